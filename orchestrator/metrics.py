@@ -1,0 +1,58 @@
+"""The figures of docs/metrics.md, each one formula. Missing is None, never 0."""
+
+from collections.abc import Iterable
+
+from orchestrator.records import SpecCounters
+
+
+def add_counters(parts: Iterable[SpecCounters]) -> SpecCounters | None:
+    """The sum over blocks; None for no block."""
+    items = list(parts)
+    if not items:
+        return None
+    width = max(len(part.num_accepted_tokens_per_pos) for part in items)
+    per_pos = [
+        part.num_accepted_tokens_per_pos + (0,) * (width - len(part.num_accepted_tokens_per_pos)) for part in items
+    ]
+    return SpecCounters(
+        num_drafts=sum(part.num_drafts for part in items),
+        num_draft_tokens=sum(part.num_draft_tokens for part in items),
+        num_accepted_tokens=sum(part.num_accepted_tokens for part in items),
+        num_accepted_tokens_per_pos=tuple(sum(column) for column in zip(*per_pos, strict=True)),
+    )
+
+
+def acceptance_rate(counters: SpecCounters) -> float | None:
+    """Accepted / drafted tokens."""
+    return counters.num_accepted_tokens / counters.num_draft_tokens if counters.num_draft_tokens else None
+
+
+def acceptance_length(counters: SpecCounters) -> float | None:
+    """Mean tokens per verification step, the target's own one included: 1 + accepted / drafts."""
+    return 1 + counters.num_accepted_tokens / counters.num_drafts if counters.num_drafts else None
+
+
+def survival(counters: SpecCounters) -> tuple[float, ...] | None:
+    """Share of drafts whose token at position i (from 0) was accepted."""
+    if not counters.num_drafts:
+        return None
+    return tuple(accepted / counters.num_drafts for accepted in counters.num_accepted_tokens_per_pos)
+
+
+def tokens_per_draft(counters: SpecCounters) -> float | None:
+    """Drafted tokens per step: what num_speculative_tokens really is on the running engine."""
+    return counters.num_draft_tokens / counters.num_drafts if counters.num_drafts else None
+
+
+def tpot_s(e2e_s: float, ttft_s: float, output_tokens: int) -> float | None:
+    """Time per output token after the first, seconds; None for a single token."""
+    return (e2e_s - ttft_s) / (output_tokens - 1) if output_tokens > 1 else None
+
+
+def usd_per_million_output_tokens(usd_per_hour: float, output_tokens_per_s: float) -> float:
+    return usd_per_hour / (3600 * output_tokens_per_s) * 1e6
+
+
+def saving(speedup: float) -> float:
+    """Share of the cost per token that a speedup saves at the same price per hour."""
+    return 1 - 1 / speedup

@@ -1,0 +1,197 @@
+"""The plan: arms x workloads x blocks, a pure and deterministic function of configuration and prompts."""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from orchestrator.config import Strict, SweepConfig
+from orchestrator.errors import ConfigError, PromptsUnavailable
+from orchestrator.ids import content_id
+from orchestrator.records import Arm, Block, Prompt, ServerSpec, WorkloadCell
+
+MIN_MAX_NUM_SEQS = 16
+
+
+class PromptSet(Strict):
+    """The usable prompts of a dataset, in the order blocks are cut from."""
+
+    prompts: tuple[Prompt, ...]
+    num_read: int
+    num_too_long: int
+    """Dropped because prompt + output exceed the model's context."""
+
+
+class PromptCount(Strict):
+    """What the plan remembers of a dataset's prompts."""
+
+    num_read: int
+    num_too_long: int
+    num_usable: int
+    content_id: str
+
+
+class Plan(Strict):
+    schema_version: Literal[1] = 1
+    id: str
+    name: str
+    arms: tuple[Arm, ...]
+    """The baseline first, then by growing num_speculative_tokens."""
+    workloads: tuple[WorkloadCell, ...]
+    blocks: tuple[Block, ...]
+    prompts: dict[str, PromptCount]
+
+    @property
+    def baseline(self) -> Arm:
+        return self.arms[0]
+
+    def arm(self, arm_id: str) -> Arm:
+        return next(arm for arm in self.arms if arm.id == arm_id)
+
+    def blocks_of(self, workload_id: str) -> tuple[Block, ...]:
+        return tuple(block for block in self.blocks if block.workload_id == workload_id)
+
+
+def plan_sweep(config: SweepConfig, prompts: Mapping[str, PromptSet]) -> Plan:
+    """Every arm, workload and block that `config` describes, over `prompts` (dataset name -> prompt set).
+
+    Raises:
+        ConfigError: no drafter for the method, k beyond the drafter's block, or prompts that cannot fit.
+        PromptsUnavailable: a dataset has fewer usable prompts than its blocks need.
+    """
+    arms = _arms(config)
+    workloads = _workloads(config)
+    blocks = tuple(block for cell in workloads for block in _blocks(config, cell, prompts[cell.dataset]))
+    counts = {name: _count(prompts[name]) for name in config.datasets}
+    identity = [config.name, [arm.id for arm in arms], [block.id for block in blocks]]
+    return Plan(
+        id=content_id(identity), name=config.name, arms=arms, workloads=workloads, blocks=blocks, prompts=counts
+    )
+
+
+def speculative_config(config: SweepConfig, num_speculative_tokens: int) -> dict[str, object]:
+    """vLLM's `--speculative-config` for one k of the grid."""
+    method = config.speculation.method
+    drafter = config.model.drafters.get(method)
+    if drafter is None:
+        known = sorted(config.model.drafters) or ["none"]
+        raise ConfigError(
+            f"model {config.model.name!r} has no drafter for method {method!r} (it has: {', '.join(known)}); "
+            f"set model.drafters.{method}.model, or choose another speculation"
+        )
+    if (
+        drafter.block_size
+        and num_speculative_tokens >= drafter.block_size
+        and not config.speculation.allow_beyond_block
+    ):
+        raise ConfigError(
+            f"speculation.num_speculative_tokens: {method} drafts at most block_size - 1 = "
+            f"{drafter.block_size - 1} tokens with {drafter.model}, but got {num_speculative_tokens}; vLLM would take it silently. "
+            "To measure it all the same: speculation.allow_beyond_block=true"
+        )
+    chosen: dict[str, object] = {
+        "method": method,
+        "model": drafter.model,
+        "num_speculative_tokens": num_speculative_tokens,
+        **config.speculation.extra,
+    }
+    return chosen | ({"revision": drafter.revision} if drafter.revision else {})
+
+
+def _arms(config: SweepConfig) -> tuple[Arm, ...]:
+    arms = [_arm(config, "none", 0)]
+    if config.speculation.method != "none":
+        arms += [_arm(config, config.speculation.method, k) for k in sorted(config.speculation.num_speculative_tokens)]
+    return tuple(arms)
+
+
+def _arm(config: SweepConfig, method: str, k: int) -> Arm:
+    server = config.server
+    spec = ServerSpec.model_validate(
+        {
+            "command": server.command,
+            "target": config.model.target,
+            "revision": config.model.revision,
+            "dtype": config.model.dtype,
+            "max_model_len": config.model.max_model_len,
+            "max_num_seqs": server.max_num_seqs or max(MIN_MAX_NUM_SEQS, *config.workload.max_concurrency),
+            "kv_cache_gib": server.kv_cache_gib,
+            "enforce_eager": server.enforce_eager,
+            "enable_prefix_caching": server.enable_prefix_caching,
+            "trust_remote_code": config.model.trust_remote_code,
+            "preload_openmp": server.preload_openmp,
+            "omp_threads_bind": server.omp_threads_bind,
+            "speculative_config": speculative_config(config, k) if k else None,
+            "extra_args": server.extra_args,
+            "env": server.env,
+        }
+    )
+    identity = {"hardware": config.hardware.name, "method": method, "k": k, "server": spec.model_dump(mode="json")}
+    name = f"{method}-k{k}" if k else method
+    return Arm(
+        id=content_id(identity),
+        name=name,
+        method=method,
+        num_speculative_tokens=k,
+        hardware=config.hardware.name,
+        server=spec,
+    )
+
+
+def _workloads(config: SweepConfig) -> tuple[WorkloadCell, ...]:
+    return tuple(
+        _workload(config, dataset, concurrency)
+        for dataset in config.datasets
+        for concurrency in sorted(config.workload.max_concurrency)
+    )
+
+
+def _workload(config: SweepConfig, dataset: str, concurrency: int) -> WorkloadCell:
+    workload = config.workload
+    identity: dict[str, object] = {
+        "dataset": dataset,
+        "max_concurrency": concurrency,
+        "output_len": workload.output_len,
+        "ignore_eos": workload.ignore_eos,
+        "temperature": workload.temperature,
+        "top_p": workload.top_p,
+        "seed": config.seed,
+        "chat_template_kwargs": dict(config.model.chat_template_kwargs),
+        "request_timeout_s": workload.request_timeout_s,
+    }
+    hashed = WorkloadCell.model_validate(identity | {"id": "", "name": ""})
+    return hashed.model_copy(update={"id": content_id(hashed), "name": f"{dataset}@c{concurrency}"})
+
+
+def _blocks(config: SweepConfig, cell: WorkloadCell, prompts: PromptSet) -> Sequence[Block]:
+    """Disjoint slices of the prompts in an order drawn from the seed; the same for every arm."""
+    size = config.workload.block_len(cell.max_concurrency)
+    needed = size * config.workload.num_blocks
+    if len(prompts.prompts) < needed:
+        raise PromptsUnavailable(
+            f"dataset {cell.dataset!r} has {len(prompts.prompts)} usable prompts ({prompts.num_read} read, "
+            f"{prompts.num_too_long} too long for model.max_model_len={config.model.max_model_len} with "
+            f"workload.output_len={cell.output_len}), but workload {cell.name} needs {needed} "
+            f"({config.workload.num_blocks} blocks of {size}); lower workload.num_blocks or "
+            "workload.prompts_per_block, shorten workload.output_len, or give more prompts"
+        )
+    order = list(range(len(prompts.prompts)))
+    random.Random(f"{config.seed}/{cell.dataset}").shuffle(order)
+    return [
+        _block(cell, index, tuple(order[index * size : (index + 1) * size]), prompts)
+        for index in range(config.workload.num_blocks)
+    ]
+
+
+def _block(cell: WorkloadCell, index: int, prompt_indices: tuple[int, ...], prompts: PromptSet) -> Block:
+    content = [[message.model_dump() for message in prompts.prompts[i].messages] for i in prompt_indices]
+    return Block(id=content_id([cell.id, content]), workload_id=cell.id, index=index, prompt_indices=prompt_indices)
+
+
+def _count(prompts: PromptSet) -> PromptCount:
+    content = [[message.model_dump() for message in prompt.messages] for prompt in prompts.prompts]
+    return PromptCount(
+        num_read=prompts.num_read,
+        num_too_long=prompts.num_too_long,
+        num_usable=len(prompts.prompts),
+        content_id=content_id(content),
+    )

@@ -1,0 +1,213 @@
+"""What crosses the border between driver and node, and what the ledger keeps. Plain data, no behaviour of their own."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from orchestrator.config import Strict
+
+Phase = Literal["opening", "arm", "closing"]
+"""`opening` and `closing` are the baseline's visits at a node's start and end; `arm` is every other visit."""
+
+
+class Message(Strict):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Prompt(Strict):
+    messages: tuple[Message, ...]
+    num_tokens: int | None = None
+    """Prompt length by the target's own tokenizer and chat template; None where it was not counted."""
+
+
+class ServerSpec(Strict):
+    """Everything about the engine that may change a measurement; part of an arm's identity."""
+
+    command: tuple[str, ...] | None
+    target: str
+    revision: str | None
+    dtype: str
+    max_model_len: int
+    max_num_seqs: int
+    kv_cache_gib: float
+    enforce_eager: bool
+    enable_prefix_caching: bool
+    trust_remote_code: bool
+    preload_openmp: bool
+    omp_threads_bind: str | None
+    speculative_config: dict[str, JsonValue] | None
+    """As vLLM takes it; None for the baseline."""
+    extra_args: tuple[str, ...]
+    env: dict[str, str]
+
+
+class Arm(Strict):
+    """One server configuration on one kind of hardware."""
+
+    id: str
+    name: str
+    """For people: `none`, `dflash-k7`."""
+    method: str
+    num_speculative_tokens: int
+    """0 for the baseline."""
+    hardware: str
+    server: ServerSpec
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.method == "none"
+
+
+class WorkloadCell(Strict):
+    """A dataset at one concurrency, with output length and sampling."""
+
+    id: str
+    name: str
+    """For people: `code@c4`."""
+    dataset: str
+    max_concurrency: int
+    output_len: int
+    ignore_eos: bool
+    temperature: float
+    top_p: float
+    seed: int
+    chat_template_kwargs: dict[str, JsonValue]
+    request_timeout_s: float
+
+
+class Block(Strict):
+    """A fixed slice of a workload's prompts; every arm measures the same ones."""
+
+    id: str
+    workload_id: str
+    index: int
+    prompt_indices: tuple[int, ...]
+    """Positions in the dataset's prompt set."""
+
+
+class SpecCounters(Strict):
+    """vLLM's vllm:spec_decode_* counters over one block: after minus before."""
+
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    num_accepted_tokens_per_pos: tuple[int, ...]
+
+
+class RequestRecord(Strict):
+    """One request as the client saw it. Times in seconds from the block's start, on a monotonic clock."""
+
+    prompt_index: int
+    sent_s: float
+    first_token_s: float | None = None
+    chunk_s: tuple[float, ...] = ()
+    """Arrival of every chunk that carried tokens, the first included."""
+    end_s: float
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    """From the server's usage, never counted from chunks."""
+    finish_reason: str | None = None
+    output_sha256: str | None = None
+    """Of the token ids where the server returns them, else of the text."""
+    error: str | None = None
+
+
+class BlockRecord(Strict):
+    """One measured block: the unit of everything after measuring."""
+
+    kind: Literal["block"] = "block"
+    arm_id: str
+    block_id: str
+    workload_id: str
+    block_index: int
+    visit_id: str
+    attempt: int
+    phase: Phase
+    node: str
+    started_utc: str
+    wall_s: float
+    num_requests: int
+    prompt_tokens: int
+    output_tokens: int
+    counters: SpecCounters | None
+    """None for the baseline, and where the server has no such counters."""
+    ttft_s: tuple[float, ...]
+    tpot_s: tuple[float, ...]
+    """One value a request of two or more output tokens."""
+    e2e_s: tuple[float, ...]
+    itl_s: dict[str, float]
+    """Percentiles over all gaps between chunks: p50, p95, p99; empty where there was no gap."""
+    output_sha256: tuple[str, ...]
+    """One a request, in the order of the block's prompts."""
+    client_cpu_cores: float
+    """Cores that the load generator took: its CPU time / wall_s."""
+    void_reason: str | None = None
+    """Why the block does not count; None for a good one."""
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        return self.output_tokens / self.wall_s
+
+
+class NodeInfo(Strict):
+    """What the probe read on the node; None is `not readable here`."""
+
+    hostname: str
+    cpu_model: str | None
+    physical_cores: int | None
+    logical_cores: int | None
+    numa_nodes: int | None
+    memory_gb: float
+    isa: tuple[str, ...]
+    governor: str | None
+    load_average_1m: float
+    transparent_hugepage: str | None
+    kernel: str
+
+
+class VisitRecord(Strict):
+    """How one visit went: the times it took besides its blocks, and what it ran on."""
+
+    kind: Literal["visit"] = "visit"
+    visit_id: str
+    arm_id: str
+    attempt: int
+    phase: Phase
+    node: str
+    started_utc: str
+    server_start_s: float | None = None
+    warmup_s: float = 0.0
+    blocks_s: float = 0.0
+    server_stop_s: float | None = None
+    wall_s: float
+    num_blocks: int
+    engine_version: str | None = None
+    node_info: NodeInfo | None = None
+    server_log: str | None = None
+    """File name under the sweep's logs/."""
+    error: str | None = None
+    """Why the visit ended early; its finished blocks count all the same."""
+
+
+class SessionRecord(Strict):
+    """One run of the driver on this sweep: a sweep that was continued has several."""
+
+    kind: Literal["session"] = "session"
+    started_utc: str
+    wall_s: float
+    """Driver time from start to the end of measuring, seconds."""
+
+
+class Visit(Strict):
+    """One server start on one node: what the driver asks the node for."""
+
+    id: str
+    arm: Arm
+    phase: Phase
+    node: str
+    attempt: int
+    block_ids: tuple[str, ...]
+
+
+LedgerRecord = Annotated[BlockRecord | VisitRecord | SessionRecord, Field(discriminator="kind")]
