@@ -134,6 +134,9 @@ class Workload(Strict):
 class Server(Strict):
     """How the engine is started on the node. Everything but the time limits is part of an arm's identity."""
 
+    # On the command line `server.env.OMP_NUM_THREADS=4` is a number; the engine gets it as text.
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
     command: tuple[str, ...] | None = None
     """The engine's command; None: `vllm` of the environment that runs the node's tasks."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None

@@ -29,6 +29,10 @@ class PromptsUnavailable(ConfigError):
     """A dataset cannot be read, or has too few usable prompts."""
 
 
+class HubUnavailable(PromptsUnavailable):
+    """The Hugging Face hub cannot be reached, or does not have (or give) what was asked for."""
+
+
 class LedgerError(OrchestratorError):
     """The ledger on disk is damaged other than by a torn last line, or belongs to another plan."""
 

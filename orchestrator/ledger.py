@@ -8,7 +8,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.errors import LedgerError
-from orchestrator.records import BlockRecord, LedgerRecord, VisitRecord
+from orchestrator.records import BlockRecord, LedgerRecord, SessionRecord, VisitRecord
 
 _ADAPTER: TypeAdapter[LedgerRecord] = TypeAdapter(LedgerRecord)
 Record = TypeVar("Record")
@@ -54,14 +54,21 @@ class Ledger:
         """Whether a valid block with this key was measured."""
         return key in self._valid
 
-    def of(self, kind: type[Record]) -> list[Record]:
-        return [record for record in self._records if isinstance(record, kind)]
+    def blocks(self) -> list[BlockRecord]:
+        """All of them in the order they came, void ones included."""
+        return self._of(BlockRecord)
 
     def valid_blocks(self) -> list[BlockRecord]:
-        return [block for block in self.of(BlockRecord) if block.void_reason is None]
+        return [block for block in self.blocks() if block.void_reason is None]
 
     def visits(self) -> list[VisitRecord]:
-        return self.of(VisitRecord)
+        return self._of(VisitRecord)
+
+    def sessions(self) -> list[SessionRecord]:
+        return self._of(SessionRecord)
+
+    def _of(self, kind: type[Record]) -> list[Record]:
+        return [record for record in self._records if isinstance(record, kind)]
 
     def _remember(self, record: LedgerRecord) -> None:
         self._records.append(record)

@@ -59,7 +59,7 @@ def plan_sweep(config: SweepConfig, prompts: Mapping[str, PromptSet]) -> Plan:
         PromptsUnavailable: a dataset has fewer usable prompts than its blocks need.
     """
     arms = _arms(config)
-    workloads = _workloads(config)
+    workloads = tuple(_with_warmup(config, cell, prompts[cell.dataset]) for cell in _workloads(config))
     blocks = tuple(block for cell in workloads for block in _blocks(config, cell, prompts[cell.dataset]))
     counts = {name: _count(prompts[name]) for name in config.datasets}
     identity = [config.name, [arm.id for arm in arms], [block.id for block in blocks]]
@@ -85,8 +85,8 @@ def speculative_config(config: SweepConfig, num_speculative_tokens: int) -> dict
     ):
         raise ConfigError(
             f"speculation.num_speculative_tokens: {method} drafts at most block_size - 1 = "
-            f"{drafter.block_size - 1} tokens with {drafter.model}, but got {num_speculative_tokens}; vLLM would take it silently. "
-            "To measure it all the same: speculation.allow_beyond_block=true"
+            f"{drafter.block_size - 1} tokens with {drafter.model}, but got {num_speculative_tokens}; "
+            "vLLM would take it silently. To measure it all the same: speculation.allow_beyond_block=true"
         )
     chosen: dict[str, object] = {
         "method": method,
@@ -174,12 +174,23 @@ def _blocks(config: SweepConfig, cell: WorkloadCell, prompts: PromptSet) -> Sequ
             f"({config.workload.num_blocks} blocks of {size}); lower workload.num_blocks or "
             "workload.prompts_per_block, shorten workload.output_len, or give more prompts"
         )
-    order = list(range(len(prompts.prompts)))
-    random.Random(f"{config.seed}/{cell.dataset}").shuffle(order)
+    order = _prompt_order(config, cell.dataset, prompts)
     return [
         _block(cell, index, tuple(order[index * size : (index + 1) * size]), prompts)
         for index in range(config.workload.num_blocks)
     ]
+
+
+def _prompt_order(config: SweepConfig, dataset: str, prompts: PromptSet) -> list[int]:
+    order = list(range(len(prompts.prompts)))
+    random.Random(f"{config.seed}/{dataset}").shuffle(order)
+    return order
+
+
+def _with_warmup(config: SweepConfig, cell: WorkloadCell, prompts: PromptSet) -> WorkloadCell:
+    """Warm-up takes the prompts at the far end of the order: unmeasured ones wherever there are enough."""
+    far_end = _prompt_order(config, cell.dataset, prompts)[-cell.max_concurrency :]
+    return cell.model_copy(update={"warmup_prompt_indices": tuple(far_end)})
 
 
 def _block(cell: WorkloadCell, index: int, prompt_indices: tuple[int, ...], prompts: PromptSet) -> Block:

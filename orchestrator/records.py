@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from orchestrator.config import Strict
+from orchestrator.config import Hardware, Server, Strict
 
 Phase = Literal["opening", "arm", "closing"]
 """`opening` and `closing` are the baseline's visits at a node's start and end; `arm` is every other visit."""
@@ -74,6 +74,8 @@ class WorkloadCell(Strict):
     seed: int
     chat_template_kwargs: dict[str, JsonValue]
     request_timeout_s: float
+    warmup_prompt_indices: tuple[int, ...] = ()
+    """Sent once, unmeasured, before a visit's first block of this workload. Not part of the identity."""
 
 
 class Block(Strict):
@@ -210,4 +212,29 @@ class Visit(Strict):
     block_ids: tuple[str, ...]
 
 
+class VisitTask(Strict):
+    """Everything a node needs to know for one visit."""
+
+    visit: Visit
+    hardware: Hardware
+    server: Server
+    workloads: dict[str, WorkloadCell]
+    blocks: tuple[Block, ...]
+
+
+class MeasuredBlock(Strict):
+    """A block's record for the ledger, and its requests for raw/."""
+
+    record: BlockRecord
+    requests: tuple[RequestRecord, ...]
+
+
+class FinishedVisit(Strict):
+    """A visit's record for the ledger, and the server's log for logs/."""
+
+    record: VisitRecord
+    server_log: str
+
+
+VisitEvent = MeasuredBlock | FinishedVisit
 LedgerRecord = Annotated[BlockRecord | VisitRecord | SessionRecord, Field(discriminator="kind")]

@@ -1,0 +1,75 @@
+"""The driver's view of a running sweep: what was started, what runs where, what came back. No Ray in here."""
+
+import logging
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+
+from orchestrator.ledger import Ledger
+from orchestrator.plan import Plan
+from orchestrator.policy import Grid
+from orchestrator.records import FinishedVisit, MeasuredBlock, Visit, VisitEvent, VisitRecord
+from orchestrator.sweep_dir import SweepDir
+
+log = logging.getLogger(__name__)
+
+
+class Board:
+    """Hands visits out to idle nodes and keeps what they measure.
+
+    Results are fenced: what comes from a visit that is not running any more, or was measured already, is dropped.
+    """
+
+    def __init__(self, plan: Plan, policy: Grid, ledger: Ledger, sweep_dir: SweepDir) -> None:
+        self.plan = plan
+        self.ledger = ledger
+        self._policy = policy
+        self._sweep_dir = sweep_dir
+        self._started: list[Visit] = []
+        self.running: dict[str, Visit] = {}
+        """Visit id -> visit."""
+        self.listeners: list[Callable[[VisitEvent], None]] = []
+
+    def next_visit(self, nodes: Collection[str]) -> Visit | None:
+        """Start the next visit on one of the live `nodes`; None while there is nothing to start."""
+        busy = {visit.node for visit in self.running.values()}
+        for node in sorted(set(nodes) - busy):
+            visit = self._policy.next_visit(self.plan, self.ledger, self._started, node)
+            if visit:
+                self._started.append(visit)
+                self.running[visit.id] = visit
+                return visit
+        return None
+
+    def take(self, event: VisitEvent) -> None:
+        """Keep what a node sent: raw data first, since the ledger's line is what makes a block count."""
+        record = event.record
+        if record.visit_id not in self.running:
+            log.warning("dropped a late result of visit %s", record.visit_id)
+            return
+        if isinstance(event, MeasuredBlock):
+            self._sweep_dir.write_raw(record.visit_id, event.record.block_id, event.requests)
+        elif event.record.server_log:
+            self._sweep_dir.write_server_log(event.record.server_log, event.server_log)
+        self.ledger.append(record)
+        if isinstance(event, FinishedVisit):
+            del self.running[record.visit_id]
+        for listener in self.listeners:
+            listener(event)
+
+    def lose(self, visit_id: str, reason: str) -> None:
+        """A visit whose worker or node died: its finished blocks stay, the rest is to be measured again."""
+        visit = self.running.get(visit_id)
+        if visit is None:
+            return
+        record = VisitRecord(
+            visit_id=visit.id,
+            arm_id=visit.arm.id,
+            attempt=visit.attempt,
+            phase=visit.phase,
+            node=visit.node,
+            started_utc=datetime.now(UTC).isoformat(),
+            wall_s=0.0,
+            num_blocks=sum(block.visit_id == visit.id for block in self.ledger.valid_blocks()),
+            error=reason,
+        )
+        self.take(FinishedVisit(record=record, server_log=""))

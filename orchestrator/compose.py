@@ -1,0 +1,185 @@
+"""From YAML files and command-line overrides to one SweepConfig. DictConfig begins and ends here.
+
+Hydra composes, the schema refuses: value overrides are forced into the composed tree and then validated, so a key
+that exists in the schema can be set whether or not a YAML file mentions it, and any other is named with a suggestion,
+written plainly, with `+` or in a file.
+"""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import yaml
+
+# The public compose API can only put a user's folder behind the shipped one, where it could add but not shadow, and
+# keeps its state in a singleton. The loader below it has neither limit.
+from hydra import version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_config_search_path
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException, MissingConfigException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+
+from orchestrator.config import SweepConfig
+from orchestrator.errors import ConfigError
+from orchestrator.suggest import explain, hint
+
+SHIPPED = "pkg://orchestrator.conf"
+_NO_OVERRIDE = (
+    "{!r} is not an override; write KEY=VALUE, GROUP=NAME or KEY=[A,B] "
+    "(a value with commas or brackets of its own needs quotes of its own: KEY='\"a,b\"')"
+)
+
+
+def compose(overrides: Sequence[str], config_dir: Path | None = None) -> SweepConfig:
+    """The configuration that the shipped groups, the user's own folder of groups and `overrides` describe.
+
+    A file in `config_dir` stands for the shipped one of the same group and name; everything else is added.
+
+    Raises:
+        ConfigError: anything wrong with a file, a name, a key or a value, one line each.
+    """
+    loader = _loader(config_dir)
+    parsed = [_parse(text) for text in overrides]
+    for override in parsed:
+        _check_choice(loader, override)
+    _check_datasets(loader, parsed)
+    return _validated(_plain(_load(loader, parsed)))
+
+
+def to_yaml(config: SweepConfig) -> str:
+    """Every value of `config`, defaults included; `load_yaml` reads it back as an equal object."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def load_yaml(path: Path) -> SweepConfig:
+    """The configuration that `to_yaml` wrote to `path`.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no configuration of this version.
+    """
+    try:
+        return _validated(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ConfigError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _plain(composed: DictConfig) -> object:
+    try:
+        missing = sorted(OmegaConf.missing_keys(composed))
+        if missing:
+            raise ConfigError("\n".join(f"{key}: needs a value; give {key}=VALUE" for key in missing))
+        return OmegaConf.to_container(composed, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(_first_lines(error)) from error
+
+
+def _validated(plain: object) -> SweepConfig:
+    try:
+        return SweepConfig.model_validate(plain)
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from error
+
+
+def _loader(config_dir: Path | None) -> ConfigLoaderImpl:
+    if config_dir is not None and not config_dir.is_dir():
+        raise ConfigError(f"{config_dir}: no such folder of configuration files")
+    version.setbase("1.3")
+    search_path = create_config_search_path(SHIPPED)
+    if config_dir:
+        search_path.prepend("own", f"file://{config_dir.resolve()}", anchor="main")
+    return ConfigLoaderImpl(config_search_path=search_path)
+
+
+def _parse(text: str) -> Override:
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        raise ConfigError(_NO_OVERRIDE.format(text)) from error
+    if not override.key_or_group:
+        raise ConfigError(_NO_OVERRIDE.format(text))
+    if override.is_sweep_override():
+        raise ConfigError(f"{text!r}: several values are written as a list, [A,B]; the plan makes arms of them")
+    return override
+
+
+def _is_choice(loader: ConfigLoaderImpl, override: Override) -> bool:
+    """Whether it chooses from a group, rather than setting a value."""
+    return override.package is not None or loader.repository.group_exists(override.key_or_group)
+
+
+def _check_choice(loader: ConfigLoaderImpl, override: Override) -> None:
+    group = override.key_or_group
+    if override.is_delete() or not _is_choice(loader, override):
+        return
+    if not loader.repository.group_exists(group):
+        groups = [name for name in loader.list_groups("") if name != "hydra"]
+        raise ConfigError(f"no group named {group}; known: {', '.join(groups)}{hint(group, groups)}")
+    if group == "dataset" and override.package is None:
+        raise ConfigError(f"{override.input_line!r}: several may be chosen, so write 'dataset@datasets=[NAME,NAME]'")
+    known = loader.get_group_options(group)
+    value = override.value()
+    for name in value if isinstance(value, list) else [value]:
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"{override.input_line!r}: {group} is chosen by name (known: {', '.join(known)}); "
+                f"a single key of it is set as {group}.KEY=VALUE"
+            )
+        if name not in known:
+            raise ConfigError(f"no {group} named {name}; known: {', '.join(known)}{hint(name, known)}")
+
+
+def _check_datasets(loader: ConfigLoaderImpl, overrides: Sequence[Override]) -> None:
+    """Refuse `datasets.humanevl.num_prompts=8`: forced in, it would become one more dataset."""
+    named = {_dataset_of(override): override for override in overrides if _dataset_of(override)}
+    if not named:
+        return
+    chosen = _load(loader, [override for override in overrides if _is_choice(loader, override)]).get("datasets") or {}
+    added = {_dataset_of(override) for override in overrides if override.is_add() or override.is_force_add()}
+    for name, override in named.items():
+        if name not in chosen and name not in added:
+            known = [str(key) for key in chosen]
+            raise ConfigError(
+                f"{override.key_or_group}: no dataset named {name} is chosen (chosen: {', '.join(known)}); "
+                f"choose it with 'dataset@datasets=[...]', or add your own with +{override.input_line}"
+                f"{hint(str(name), known)}"
+            )
+
+
+def _dataset_of(override: Override) -> str | None:
+    top, *rest = override.key_or_group.split(".")
+    return rest[0] if top == "datasets" and rest else None
+
+
+def _forced(loader: ConfigLoaderImpl, override: Override) -> str:
+    """As Hydra is to read it: no `+` for a group, `++` for every value (see the module's docstring)."""
+    text = str(override.input_line)
+    if override.type not in (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD):
+        return text
+    text = text.lstrip("+")
+    return text if _is_choice(loader, override) or text.startswith("hydra.") else f"++{text}"
+
+
+def _load(loader: ConfigLoaderImpl, overrides: Sequence[Override]) -> DictConfig:
+    try:
+        config = loader.load_configuration("config", [_forced(loader, o) for o in overrides], RunMode.RUN)
+    except MissingConfigException as error:
+        raise ConfigError(_first_lines(error) + _options(error.options)) from error
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        raise ConfigError(_first_lines(error)) from error
+    OmegaConf.set_struct(config, False)
+    del config["hydra"]
+    return config
+
+
+def _options(options: Collection[str] | None) -> str:
+    return f"; known: {', '.join(options)}" if options else ""
+
+
+def _first_lines(error: Exception) -> str:
+    """Hydra's own message without its list of search paths and its advice for its own command line."""
+    lines = str(error).split("\n\n")[0].splitlines()
+    return " ".join(line.strip() for line in lines if line.strip() and not line.startswith("To append"))

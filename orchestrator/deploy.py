@@ -1,0 +1,67 @@
+"""Commands that put a chosen arm into service: the flags it was measured with, as anyone would type them."""
+
+import shlex
+
+from pydantic import JsonValue
+
+from orchestrator.records import Arm, ServerSpec
+from orchestrator.selection import Recommendation
+from tasks.demo import resolve_model
+from tasks.server_command import is_local, serve_arguments
+
+IMAGE = "vllm/vllm-openai-cpu"
+PORT = "8000"
+CACHE_IN_IMAGE = "/root/.cache/huggingface"
+
+
+def recommend_commands(arm: Arm, engine_version: str | None) -> Recommendation:
+    """`arm` as a `--speculative-config`, a `vllm serve` and a `docker run` command.
+
+    The container form is the one of vLLM's CPU guide: SYS_NICE and an open seccomp profile let vLLM bind threads and
+    memory to NUMA nodes, the host's IPC gives its processes shared memory.
+    """
+    spec = arm.server
+    config = local_speculative_config(spec)
+    environment = _environment(spec)
+    assignments = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+    return Recommendation(
+        speculative_config=config,
+        vllm_serve=f"{assignments} {shlex.join(['vllm', 'serve', *_serve(spec, config), '--port', PORT])}",
+        docker_run=_docker_run(spec, config, environment, engine_version),
+    )
+
+
+def local_speculative_config(spec: ServerSpec) -> dict[str, JsonValue] | None:
+    """The speculative_config with a `demo://` drafter as its path on this machine."""
+    config = spec.speculative_config
+    if config is None or not isinstance(config.get("model"), str):
+        return config
+    return config | {"model": resolve_model(str(config["model"]))}
+
+
+def _serve(spec: ServerSpec, config: dict[str, JsonValue] | None) -> list[str]:
+    target = resolve_model(spec.target)
+    return [target, *serve_arguments(spec, model_path=target, speculative_config=config), *spec.extra_args]
+
+
+def _environment(spec: ServerSpec) -> dict[str, str]:
+    bind = {"VLLM_CPU_OMP_THREADS_BIND": spec.omp_threads_bind} if spec.omp_threads_bind else {}
+    return {"VLLM_CPU_KVCACHE_SPACE": f"{spec.kv_cache_gib:g}", **bind, **spec.env}
+
+
+def _docker_run(
+    spec: ServerSpec,
+    config: dict[str, JsonValue] | None,
+    environment: dict[str, str],
+    engine_version: str | None,
+) -> str:
+    models = [resolve_model(spec.target), str((config or {}).get("model", ""))]
+    flags = [
+        *("docker", "run", "--rm", "--ipc=host", "--cap-add=SYS_NICE", "--security-opt", "seccomp=unconfined"),
+        *("-p", f"127.0.0.1:{PORT}:{PORT}"),
+        *(part for name, value in environment.items() for part in ("-e", f"{name}={value}")),
+        *(part for path in models if is_local(path) for part in ("-v", f"{path}:{path}:ro")),
+    ]
+    cache = f'-v "$HOME/.cache/huggingface:{CACHE_IN_IMAGE}"'  # not quoted with the rest: the shell fills in $HOME
+    image = f"{IMAGE}:{f'v{engine_version}' if engine_version else 'latest'}"
+    return f"{shlex.join(flags)} {cache} {shlex.join([image, *_serve(spec, config)])}"

@@ -1,0 +1,124 @@
+"""How figures and decisions read, the same in terminal, Markdown and HTML. Missing is an en dash, never 0."""
+
+from dataclasses import dataclass
+from math import floor, log10
+
+from orchestrator.metrics import saving
+from orchestrator.records import Arm
+from orchestrator.selection import ArmResult, Choice, Interval, Selection, Verdict, WorkloadResult
+
+DASH = "\N{EN DASH}"
+VERDICT_TEXT: dict[Verdict, str] = {"speculate": "Speculate", "baseline": "Keep baseline", "undecided": "Undecided"}
+
+
+@dataclass(frozen=True)
+class DecisionRow:
+    """One workload's decision, ready to print."""
+
+    workload: str
+    verdict: Verdict
+    verdict_text: str
+    best: str
+    speedup: str
+    baseline_tokens_per_s: str
+    best_tokens_per_s: str
+    acceptance_length: str
+    usd_per_million: str
+    saving_percent: str
+    reason: str
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, thousands separated, never an exponent for the sizes we measure."""
+    if value is None:
+        return DASH
+    rounded = float(f"{value:.3g}")
+    if rounded == 0:
+        return "0"
+    decimals = max(0, 2 - floor(log10(abs(rounded))))
+    return f"{rounded:,.{decimals}f}"
+
+
+def interval(value: Interval | None) -> str:
+    return DASH if value is None else f"{number(value.mean)} [{number(value.ci_low)}, {number(value.ci_high)}]"
+
+
+def percent(share: float | None) -> str:
+    """A share (0..1) in percent, without the sign: that is in the header. Two decimals are enough below 1 %."""
+    if share is None:
+        return DASH
+    value = 100 * share
+    if 0 < abs(value) < 0.01:
+        return "<0.01"
+    return f"{value:.2f}" if 0 < abs(value) < 1 else number(value)
+
+
+def milliseconds(seconds: float | None) -> str:
+    return DASH if seconds is None else number(1000 * seconds)
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return DASH
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{number(seconds)} s"
+
+
+def arm_name(arm: Arm | ArmResult | Choice) -> str:
+    """As in logs and MLflow, but the baseline is called what it is."""
+    return "baseline" if arm.method == "none" else f"{arm.method}-k{arm.num_speculative_tokens}"
+
+
+def workload_name(workload: WorkloadResult) -> str:
+    return f"{workload.dataset}@c{workload.max_concurrency}"
+
+
+def baseline_of(workload: WorkloadResult) -> ArmResult | None:
+    return next((arm for arm in workload.arms if arm.method == "none"), None)
+
+
+def best_of(workload: WorkloadResult) -> ArmResult | None:
+    """The chosen arm's figures; None while undecided."""
+    return next((arm for arm in workload.arms if is_best(arm, workload)), None)
+
+
+def is_best(arm: ArmResult, workload: WorkloadResult) -> bool:
+    best = workload.best
+    return best is not None and (arm.method, arm.num_speculative_tokens) == (best.method, best.num_speculative_tokens)
+
+
+def decision_row(workload: WorkloadResult) -> DecisionRow:
+    baseline, best = baseline_of(workload), best_of(workload)
+    speedup = best.speedup if best else None
+    return DecisionRow(
+        workload=workload_name(workload),
+        verdict=workload.verdict,
+        verdict_text=VERDICT_TEXT[workload.verdict],
+        best=arm_name(workload.best) if workload.best else DASH,
+        speedup=interval(speedup),
+        baseline_tokens_per_s=_throughput(baseline),
+        best_tokens_per_s=_throughput(best),
+        acceptance_length=number(best.acceptance_length if best else None),
+        usd_per_million=number(best.usd_per_million_output_tokens if best else None),
+        saving_percent=percent(saving(speedup.mean) if speedup and speedup.mean > 0 else None),
+        reason=workload.reason,
+    )
+
+
+def headline(selection: Selection) -> str:
+    """The verdicts in one sentence: `Speculation pays on 3 of 6 workloads, ...`."""
+    verdicts = [workload.verdict for workload in selection.workloads]
+    parts = [f"Speculation pays on {verdicts.count('speculate')} of {len(verdicts)} workloads"]
+    if keep := verdicts.count("baseline"):
+        parts.append(f"keep the baseline on {keep}")
+    if undecided := verdicts.count("undecided"):
+        parts.append(f"undecided on {undecided}")
+    return "; ".join(parts) + "."
+
+
+def _throughput(arm: ArmResult | None) -> str:
+    rate = arm.output_tokens_per_s if arm else None
+    return number(rate.mean if rate else None)

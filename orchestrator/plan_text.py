@@ -1,0 +1,96 @@
+"""`orchestrator plan`: what a sweep would do, without starting anything."""
+
+import shlex
+
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator.config import SweepConfig
+from orchestrator.errors import HubUnavailable
+from orchestrator.plan import Plan, PromptSet, plan_sweep
+from orchestrator.policy import num_measurements
+from orchestrator.records import Arm, Message, Prompt
+from tasks.prompts import load_prompt_set, tokenizer_count
+from tasks.server_command import serve_arguments
+
+
+def print_plan(config: SweepConfig, out: Console, err: Console) -> None:
+    """Print arms with their server commands, workloads and counts.
+
+    Where the hub cannot be reached the plan is shown all the same, with a warning: its counts then suppose that every
+    prompt fits.
+    """
+    plan = plan_sweep(config, _prompts(config, err))
+    out.print(_arms(plan))
+    out.print(_workloads(plan))
+    blocks = num_measurements(plan, ["one node"])
+    requests = sum(len(block.prompt_indices) for block in plan.blocks) * blocks // max(1, len(plan.blocks))
+    out.print(
+        f"plan {plan.id}: {len(plan.arms)} arms x {len(plan.workloads)} workloads; on one node "
+        f"{len(plan.arms) + 1} server starts (the baseline first and last), {blocks} blocks, {requests} requests",
+        highlight=False,
+    )
+    for arm in plan.arms:
+        out.print(f"\n{arm.name}", style="bold", highlight=False)
+        out.print(_command(arm), soft_wrap=True, highlight=False, markup=False)
+
+
+def load_prompts(config: SweepConfig) -> dict[str, PromptSet]:
+    """Every dataset's usable prompts, counted by the target's tokenizer.
+
+    Raises:
+        PromptsUnavailable: a dataset or the tokenizer cannot be had.
+    """
+    count = tokenizer_count(config.model)
+    room = config.model.max_model_len - config.workload.output_len
+    return {
+        name: load_prompt_set(name, dataset, count=count, max_prompt_tokens=room, seed=config.seed)
+        for name, dataset in config.datasets.items()
+    }
+
+
+def _prompts(config: SweepConfig, err: Console) -> dict[str, PromptSet]:
+    try:
+        return load_prompts(config)
+    except HubUnavailable as error:
+        err.print(f"warning: prompts are not counted: {error}", style="yellow", markup=False, highlight=False)
+    enough = max(map(config.workload.block_len, config.workload.max_concurrency)) * config.workload.num_blocks
+    return {name: _placeholders(name, enough) for name in config.datasets}
+
+
+def _placeholders(name: str, number: int) -> PromptSet:
+    prompts = tuple(Prompt(messages=(Message(role="user", content=f"{name} {i}"),)) for i in range(number))
+    return PromptSet(prompts=prompts, num_read=number, num_too_long=0)
+
+
+def _arms(plan: Plan) -> Table:
+    table = Table("arm", "id", "method", "num_speculative_tokens", "hardware", title="Arms", title_justify="left")
+    for arm in plan.arms:
+        table.add_row(arm.name, arm.id, arm.method, str(arm.num_speculative_tokens), arm.hardware)
+    return table
+
+
+def _workloads(plan: Plan) -> Table:
+    table = Table(
+        *("workload", "id", "concurrency", "output", "blocks", "requests a block", "prompts (too long)"),
+        title="Workloads",
+        title_justify="left",
+    )
+    for cell in plan.workloads:
+        blocks, prompts = plan.blocks_of(cell.id), plan.prompts[cell.dataset]
+        table.add_row(
+            cell.name,
+            cell.id,
+            str(cell.max_concurrency),
+            f"{cell.output_len}{'' if cell.ignore_eos else ' at most'}",
+            str(len(blocks)),
+            str(len(blocks[0].prompt_indices)),
+            f"{prompts.num_usable} ({prompts.num_too_long})",
+        )
+    return table
+
+
+def _command(arm: Arm) -> str:
+    spec = arm.server
+    arguments = serve_arguments(spec, model_path=spec.target, speculative_config=spec.speculative_config)
+    return shlex.join([*(spec.command or ["vllm"]), "serve", spec.target, *arguments, *spec.extra_args])

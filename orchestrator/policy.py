@@ -1,0 +1,79 @@
+"""Which visit comes next: a pure function of plan, ledger and what is under way."""
+
+import random
+from collections.abc import Collection, Sequence
+
+from orchestrator.config import Strict
+from orchestrator.ids import content_id
+from orchestrator.ledger import Ledger, measurement_key
+from orchestrator.plan import Plan
+from orchestrator.records import Arm, Block, Phase, Visit
+
+
+class Grid(Strict):
+    """Every arm, all its blocks, in seeded random order; on each node between two visits of the baseline."""
+
+    seed: int
+    max_attempts: int
+
+    def next_visit(self, plan: Plan, ledger: Ledger, started: Sequence[Visit], node: str) -> Visit | None:
+        """The next visit for the idle `node`, or None while there is nothing for it.
+
+        `started` are the visits of this session, running ones included. None may change once a running visit fails.
+        """
+        opening = self._visit(plan, ledger, started, plan.baseline, "opening", node)
+        if opening:
+            return opening
+        if not _measured_all(plan, ledger, "opening", node):
+            return None  # without its own baseline a node's figures compare with nothing
+        for arm in self._shuffled(plan):
+            visit = self._visit(plan, ledger, started, arm, "arm", node)
+            if visit:
+                return visit
+        return self._visit(plan, ledger, started, plan.baseline, "closing", node)
+
+    def _shuffled(self, plan: Plan) -> list[Arm]:
+        arms = [arm for arm in plan.arms if not arm.is_baseline]
+        random.Random(f"{self.seed}/arms").shuffle(arms)
+        return arms
+
+    def _visit(
+        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], arm: Arm, phase: Phase, node: str
+    ) -> Visit | None:
+        same = [v for v in started if (v.arm.id, v.phase) == (arm.id, phase) and (phase == "arm" or v.node == node)]
+        missing = missing_blocks(plan, ledger, arm, phase, node)
+        if not missing or len(same) >= self.max_attempts:
+            return None
+        attempt = len(same) + 1
+        identity = [plan.id, arm.id, phase, node, attempt, [block.id for block in missing]]
+        return Visit(
+            id=f"{arm.name}-{phase}-{content_id(identity)}",
+            arm=arm,
+            phase=phase,
+            node=node,
+            attempt=attempt,
+            block_ids=tuple(block.id for block in missing),
+        )
+
+
+def missing_blocks(plan: Plan, ledger: Ledger, arm: Arm, phase: Phase, node: str) -> list[Block]:
+    """Blocks of `arm` without a valid measurement, first blocks of all workloads first, so that a visit that
+    ends early has measured something of everything."""
+    blocks = [block for block in plan.blocks if not ledger.has(measurement_key(arm.id, block.id, phase, node))]
+    return sorted(blocks, key=lambda block: block.index)
+
+
+def _measured_all(plan: Plan, ledger: Ledger, phase: Phase, node: str) -> bool:
+    return not missing_blocks(plan, ledger, plan.baseline, phase, node)
+
+
+def num_measurements(plan: Plan, nodes: Collection[str]) -> int:
+    """Block measurements of a whole sweep: the baseline twice on every node, any other arm once."""
+    return len(plan.blocks) * (len(plan.arms) - 1 + 2 * len(nodes))
+
+
+def is_complete(plan: Plan, ledger: Ledger) -> bool:
+    """Whether every arm is measured, between two baselines on every node that took part."""
+    nodes = {block.node for block in ledger.valid_blocks() if block.phase == "opening"}
+    arms = all(not missing_blocks(plan, ledger, arm, "arm", "") for arm in plan.arms if not arm.is_baseline)
+    return bool(nodes) and arms and all(_measured_all(plan, ledger, "closing", node) for node in nodes)

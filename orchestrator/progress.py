@@ -1,0 +1,88 @@
+"""What runs, what is done, how long it will take: one live table on a terminal, a line per visit elsewhere."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from orchestrator.board import Board
+from orchestrator.display import duration, number
+from orchestrator.ledger import measurement_key
+from orchestrator.policy import num_measurements
+from orchestrator.records import MeasuredBlock, VisitEvent
+
+REFRESH_PER_S = 1
+"""Slow on purpose: on a single machine the screen shares its cores with the engine being measured."""
+
+
+class Progress:
+    """Counts what the board takes in.
+
+    The time left is what this session took per block so far, server starts included, times what is missing.
+    """
+
+    def __init__(self, board: Board, console: Console) -> None:
+        self._board = board
+        self._console = console
+        self._begun = time.monotonic()
+        self._names = {arm.id: arm.name for arm in board.plan.arms}
+        self._workloads = {cell.id: cell.name for cell in board.plan.workloads}
+        self._before = len(board.ledger.valid_blocks())
+        self._session = 0
+        self._last: dict[str, str] = {}
+        board.listeners.append(self._on_event)
+
+    def _on_event(self, event: VisitEvent) -> None:
+        record = event.record
+        name = self._names[record.arm_id]
+        if isinstance(event, MeasuredBlock):
+            self._session += event.record.void_reason is None
+            rate = number(event.record.output_tokens_per_s)
+            where = f"{self._workloads[event.record.workload_id]} block {event.record.block_index}"
+            self._last[record.visit_id] = event.record.void_reason or f"{where}: {rate} tokens/s"
+        elif event.record.error:
+            self._console.print(Text(f"{name} on {record.node} failed: {event.record.error}", style="yellow"))
+        elif not self._console.is_terminal:
+            took = f"{event.record.num_blocks} blocks in {duration(event.record.wall_s)}"
+            line = f"{name} ({record.phase}) on {record.node}: {took}; {self._done_text()}"
+            self._console.print(line, soft_wrap=True, highlight=False)
+
+    def _counts(self) -> tuple[int, int]:
+        nodes = {block.node for block in self._board.ledger.valid_blocks() if block.phase != "arm"}
+        nodes |= {visit.node for visit in self._board.running.values()}
+        return self._before + self._session, num_measurements(self._board.plan, nodes or {"?"})
+
+    def _done_text(self) -> str:
+        done, total = self._counts()
+        text = f"{done} of {total} blocks"
+        if self._session and done < total:
+            left_s = (time.monotonic() - self._begun) / self._session * (total - done)
+            text += f", about {duration(left_s)} left"
+        return text
+
+    def render(self) -> Group:
+        done, total = self._counts()
+        table = Table.grid(padding=(0, 2))
+        for visit in list(self._board.running.values()):
+            keys = [measurement_key(visit.arm.id, block, visit.phase, visit.node) for block in visit.block_ids]
+            measured = sum(self._board.ledger.has(key) for key in keys)
+            last = self._last.get(visit.id, "starting the server")
+            table.add_row(visit.node, visit.arm.name, visit.phase, f"{measured}/{len(keys)}", last)
+        bar = Table.grid(padding=(0, 2))
+        bar.add_row(ProgressBar(total=total, completed=done, width=30), self._done_text())
+        return Group(table, bar)
+
+
+@contextmanager
+def show_progress(board: Board, console: Console) -> Iterator[None]:
+    """Shows the board's progress on `console` while the block runs."""
+    progress = Progress(board, console)
+    if not console.is_terminal:
+        yield
+        return
+    with Live(console=console, get_renderable=progress.render, refresh_per_second=REFRESH_PER_S, transient=True):
+        yield

@@ -1,0 +1,53 @@
+"""What a result was made with: versions, commit, hardware."""
+
+import platform
+import subprocess
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from orchestrator.config import Hardware
+from orchestrator.records import VisitRecord
+from orchestrator.selection import Provenance
+
+LIBRARIES = ("specsweep", "ray", "mlflow", "hydra-core", "datasets", "transformers")
+
+
+def collect_provenance(plan_id: str, hardware: Hardware, visits: Sequence[VisitRecord]) -> Provenance:
+    """Versions as installed where the driver runs; the engine's and the nodes' as the visits reported them."""
+    engines = sorted({visit.engine_version for visit in visits if visit.engine_version})
+    nodes = {visit.node: visit.node_info.model_dump(mode="json") for visit in visits if visit.node_info}
+    return Provenance(
+        git_commit=git_commit(Path(__file__).parent),
+        versions={"python": platform.python_version(), **_libraries(), "vllm": ", ".join(engines) or "unknown"},
+        hardware={"profile": hardware.model_dump(mode="json"), "nodes": nodes},
+        plan_id=plan_id,
+    )
+
+
+def git_commit(folder: Path) -> str | None:
+    """The commit of the checkout that holds `folder`, `+` behind it where files differ; None outside of one."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return commit + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _libraries() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,66 @@
+"""Writes report.md, report.html and figures/ from selection, plan and ledger."""
+
+import json
+import re
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from orchestrator.display import headline
+from orchestrator.ledger import Ledger
+from orchestrator.plan import Plan
+from orchestrator.plots import Plot
+from orchestrator.report_view import build_view
+from orchestrator.selection import Selection
+
+
+def write_report(
+    sweep_dir: Path, selection: Selection, plan: Plan, ledger: Ledger, repeat_command: str | None = None
+) -> list[Path]:
+    """Write the report into `sweep_dir` and return the files, the HTML first.
+
+    Args:
+        repeat_command: what the user types to run this sweep again; None points to config.yaml instead.
+    """
+    view = build_view(selection, plan, ledger, repeat_command)
+    paths = []
+    for name in ("report.html", "report.md"):
+        path = sweep_dir / name
+        text = _environment(html=name.endswith("html")).get_template(f"{name}.j2").render(view=view)
+        path.write_text(text, encoding="utf-8")
+        paths.append(path)
+    figures = sweep_dir / "figures"
+    figures.mkdir(exist_ok=True)
+    return paths + [path for plot in view.plots for path in plot.write(figures)]
+
+
+def _environment(html: bool) -> Environment:
+    environment = Environment(
+        loader=PackageLoader("orchestrator"),
+        autoescape=html,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"cell": markdown_text, "fence": fenced, "json": json.dumps, "svg": _svg}
+    environment.globals |= {"headline": headline}
+    return environment
+
+
+def _svg(plot: Plot) -> Markup:
+    """Not escaped again: it is our own drawing, and the text in it is escaped already."""
+    return Markup(plot.inline_svg())
+
+
+def markdown_text(text: str) -> str:
+    """Text from configs and servers as plain GitHub Markdown: no markup, no HTML, no line or cell breaks."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*\[\]|~])", r"\\\1", " ".join(text.split()))
+
+
+def fenced(text: str) -> str:
+    """A code block whose fence is longer than any run of backticks inside."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text.rstrip()}\n{fence}"

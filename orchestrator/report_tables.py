@@ -1,0 +1,184 @@
+"""The report's tables, as text: headers with units, figures rounded, what is missing as a dash."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from orchestrator.display import DASH, arm_name, duration, interval, is_best, milliseconds, number, percent
+from orchestrator.ledger import Ledger
+from orchestrator.plan import Plan
+from orchestrator.plots import survival_arms
+from orchestrator.records import NodeInfo
+from orchestrator.selection import ArmResult, Provenance, WorkloadResult
+from orchestrator.time_split import TimeSplit
+from orchestrator.validity import baseline_drift, failed_visits, void_blocks
+
+MAX_POSITIONS = 16
+MAX_INCIDENTS = 50
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table whose first column heads its row. Units are in the headers."""
+
+    caption: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    marked: frozenset[int] = frozenset()
+    """Rows of chosen arms."""
+    text_columns: frozenset[int] = frozenset()
+    """Columns that hold words, not figures, so that they are set flush left."""
+
+
+def title_of(workload: WorkloadResult) -> str:
+    return f"{workload.dataset}, concurrency {workload.max_concurrency}"
+
+
+def _marked(arms: Iterable[ArmResult], workload: WorkloadResult) -> frozenset[int]:
+    return frozenset(index for index, arm in enumerate(arms) if is_best(arm, workload))
+
+
+def throughput_table(workload: WorkloadResult, has_prices: bool) -> TableView:
+    headers = ["Arm", "Throughput (output tokens/s) [interval]", "Speedup (x) [interval]"]
+    headers += ["Acceptance length (tokens/step)", "Acceptance rate (%)", "Outputs equal to baseline's (%)"]
+    headers += ["USD per 1M output tokens"] if has_prices else []
+    rows = [
+        (
+            arm_name(arm),
+            interval(arm.output_tokens_per_s),
+            interval(arm.speedup),
+            number(arm.acceptance_length),
+            percent(arm.acceptance_rate),
+            percent(arm.outputs_match_baseline),
+            *([number(arm.usd_per_million_output_tokens)] if has_prices else []),
+            f"{arm.num_blocks:,}",
+            f"{arm.num_requests:,}",
+        )
+        for arm in workload.arms
+    ]
+    caption = f"Throughput, {title_of(workload)}"
+    return TableView(caption, [*headers, "Blocks", "Requests"], rows, _marked(workload.arms, workload))
+
+
+def latency_table(workload: WorkloadResult) -> TableView:
+    headers = ("Arm", "TTFT p50 (ms)", "TTFT p95 (ms)", "TPOT p50 (ms)", "TPOT p95 (ms)")
+    rows = [
+        (
+            arm_name(arm),
+            *(
+                milliseconds(value)
+                for quantiles in (arm.ttft_s, arm.tpot_s)
+                for value in ((quantiles.p50, quantiles.p95) if quantiles else (None, None))
+            ),
+        )
+        for arm in workload.arms
+    ]
+    return TableView(f"Latency, {title_of(workload)}", headers, rows, _marked(workload.arms, workload))
+
+
+def survival_table(workload: WorkloadResult) -> TableView | None:
+    """The drawn curves, at MAX_POSITIONS positions where there are more."""
+    arms = survival_arms(workload)
+    if not arms:
+        return None
+    longest = max(len(arm.survival or ()) for arm in arms)
+    steps = min(longest, MAX_POSITIONS)
+    positions = sorted({round(step * (longest - 1) / max(1, steps - 1)) for step in range(steps)})
+    rows = [
+        (arm_name(arm), *(percent(values[at]) if at < len(values) else DASH for at in positions))
+        for arm in arms
+        for values in [arm.survival or ()]
+    ]
+    headers = ("Arm", *(str(position) for position in positions))
+    caption = f"Drafts accepted up to each position (%), position from 0, {title_of(workload)}"
+    return TableView(caption, headers, rows, _marked(arms, workload))
+
+
+def validity_tables(plan: Plan, ledger: Ledger) -> list[TableView]:
+    tables = (_void_table(plan, ledger), _failed_table(plan, ledger), _drift_table(plan, ledger))
+    return [table for table in tables if table.rows]
+
+
+def _void_table(plan: Plan, ledger: Ledger) -> TableView:
+    rows = [
+        (block.arm, block.workload, str(block.block_index), block.node, block.reason)
+        for block in void_blocks(plan, ledger)
+    ]
+    headers = ("Arm", "Workload", "Block", "Node", "Why it does not count")
+    return _incidents("Blocks that do not count", headers, rows, frozenset({1, 3, 4}))
+
+
+def _failed_table(plan: Plan, ledger: Ledger) -> TableView:
+    rows = [
+        (visit.arm, str(visit.attempt), visit.node, visit.error, visit.server_log or DASH)
+        for visit in failed_visits(plan, ledger)
+    ]
+    headers = ("Arm", "Attempt", "Node", "Error", "Log (in logs/)")
+    return _incidents("Visits that failed", headers, rows, frozenset({2, 3, 4}))
+
+
+def _drift_table(plan: Plan, ledger: Ledger) -> TableView:
+    rows = [
+        (
+            end.workload,
+            end.node,
+            number(end.opening_tokens_per_s),
+            number(end.closing_tokens_per_s),
+            f"{100 * end.change:+.1f}",
+            str(end.num_blocks),
+        )
+        for end in baseline_drift(plan, ledger)
+    ]
+    headers = ("Workload", "Node", "Opening (tokens/s)", "Closing (tokens/s)", "Change (%)", "Blocks in common")
+    return _incidents("The baseline at the node's start and end", headers, rows, frozenset({1}))
+
+
+def _incidents(
+    caption: str, headers: Sequence[str], rows: Sequence[tuple[str, ...]], text: frozenset[int]
+) -> TableView:
+    if len(rows) > MAX_INCIDENTS:
+        caption += f": the first {MAX_INCIDENTS} of {len(rows):,}, all are in ledger.jsonl"
+    return TableView(caption, headers, rows[:MAX_INCIDENTS], text_columns=text)
+
+
+def time_table(split: TimeSplit) -> TableView:
+    shares = split.shares or {}
+    rows = [(name, duration(seconds), percent(shares.get(name))) for name, seconds in split.parts_s.items()]
+    caption = f"Node time: {duration(split.node_s)} on {split.num_nodes} node{'s' if split.num_nodes > 1 else ''}"
+    return TableView(caption, ("Spent on", "Time", "Share (%)"), rows)
+
+
+def prompts_table(plan: Plan) -> TableView:
+    rows = [
+        (name, f"{count.num_read:,}", f"{count.num_too_long:,}", f"{count.num_usable:,}")
+        for name, count in plan.prompts.items()
+    ]
+    headers = ("Dataset", "Prompts read", "Dropped as too long for the context", "Usable")
+    return TableView("Prompts", headers, rows)
+
+
+def provenance_table(provenance: Provenance, ledger: Ledger) -> TableView:
+    rows = [("Plan", provenance.plan_id), ("Commit", provenance.git_commit or DASH)]
+    rows += [(f"Version of {name}", version) for name, version in provenance.versions.items()]
+    rows += [(f"Hardware: {name}", _plain(value)) for name, value in provenance.hardware.items()]
+    nodes = {visit.node: visit.node_info for visit in ledger.visits() if visit.node_info}
+    rows += [(f"Node {name}", _node(info)) for name, info in nodes.items()]
+    return TableView("What was measured, and on what", ("What", "Value"), rows, text_columns=frozenset({1}))
+
+
+def _node(info: NodeInfo) -> str:
+    cores = f"{info.physical_cores} cores" if info.physical_cores else None
+    numa = f"{info.numa_nodes} NUMA nodes" if info.numa_nodes else None
+    memory = f"{number(info.memory_gb)} GB memory"
+    governor = f"governor {info.governor}" if info.governor else None
+    load = f"load {number(info.load_average_1m)} at the start"
+    isa = f"ISA {' '.join(info.isa)}" if info.isa else None
+    return ", ".join(filter(None, (info.cpu_model, cores, numa, memory, isa, governor, f"kernel {info.kernel}", load)))
+
+
+def _plain(value: JsonValue) -> str:
+    if value is None:
+        return DASH
+    return value if isinstance(value, str) else json.dumps(value)

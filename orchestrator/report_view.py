@@ -1,0 +1,167 @@
+"""What the report says, as figures and tables; the templates only lay it out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.display import DASH, DecisionRow, decision_row, duration, interval, percent
+from orchestrator.ledger import Ledger
+from orchestrator.plan import Plan
+from orchestrator.plots import Plot, concurrency_lines, concurrency_plot, survival_plot, throughput_plot
+from orchestrator.report_tables import (
+    TableView,
+    latency_table,
+    prompts_table,
+    provenance_table,
+    survival_table,
+    throughput_table,
+    time_table,
+    title_of,
+    validity_tables,
+)
+from orchestrator.selection import Selection, WorkloadResult
+from orchestrator.time_split import TimeSplit, time_split
+from orchestrator.validity import failed_visits, void_blocks
+
+
+@dataclass(frozen=True)
+class WorkloadView:
+    anchor: str
+    title: str
+    decision: DecisionRow
+    plots: Sequence[Plot]
+    tables: Sequence[TableView]
+
+
+@dataclass(frozen=True)
+class ConcurrencyView:
+    dataset: str
+    summary: str
+    plots: Sequence[Plot]
+    table: TableView
+
+
+@dataclass(frozen=True)
+class ReportView:
+    selection: Selection
+    plan: Plan
+    decisions: Sequence[DecisionRow]
+    has_prices: bool
+    workloads: Sequence[WorkloadView]
+    concurrency: Sequence[ConcurrencyView]
+    best_k: TableView | None
+    validity: Sequence[TableView]
+    time: TableView
+    split: TimeSplit
+    prompts: TableView
+    provenance: TableView
+    repeat_command: str | None
+
+    incidents: bool
+    """Whether a block was void or a visit failed."""
+
+    @property
+    def time_summary(self) -> str:
+        """The split in a sentence: what the sweep cost besides what cannot be avoided."""
+        outside = percent(self.split.outside_share)
+        return (
+            f"The driver ran for {duration(self.split.wall_s)} of wall time. "
+            f"Outside server starts and load: {outside} % of node time (the aim is under 10 %)."
+        )
+
+    @property
+    def plots(self) -> list[Plot]:
+        groups = [*(part.plots for part in self.workloads), *(part.plots for part in self.concurrency)]
+        return [plot for group in groups for plot in group]
+
+
+def build_view(selection: Selection, plan: Plan, ledger: Ledger, repeat_command: str | None = None) -> ReportView:
+    prices = (arm.usd_per_million_output_tokens for workload in selection.workloads for arm in workload.arms)
+    has_prices = any(price is not None for price in prices)
+    workloads = [_workload_view(workload, has_prices) for workload in selection.workloads]
+    concurrency = [_concurrency_view(group) for group in _by_dataset(selection) if len(group) > 1]
+    split = time_split(ledger.sessions(), ledger.visits(), ledger.blocks())
+    return ReportView(
+        selection=selection,
+        plan=plan,
+        decisions=[workload.decision for workload in workloads],
+        has_prices=has_prices,
+        workloads=workloads,
+        concurrency=concurrency,
+        best_k=_best_k_table(selection) if concurrency else None,
+        validity=validity_tables(plan, ledger),
+        time=time_table(split),
+        split=split,
+        prompts=prompts_table(plan),
+        provenance=provenance_table(selection.provenance, ledger),
+        repeat_command=repeat_command,
+        incidents=bool(void_blocks(plan, ledger) or failed_visits(plan, ledger)),
+    )
+
+
+def slug(text: str) -> str:
+    """A name that is safe in file names, anchors and URLs."""
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-" for letter in text)
+
+
+def _by_dataset(selection: Selection) -> list[list[WorkloadResult]]:
+    groups: dict[str, list[WorkloadResult]] = {}
+    for workload in selection.workloads:
+        groups.setdefault(workload.dataset, []).append(workload)
+    return [sorted(group, key=lambda workload: workload.max_concurrency) for group in groups.values()]
+
+
+def _workload_view(workload: WorkloadResult, has_prices: bool) -> WorkloadView:
+    anchor, title = slug(f"{workload.dataset}-c{workload.max_concurrency}"), title_of(workload)
+    plots = [
+        throughput_plot(workload, f"{anchor}-throughput", title),
+        survival_plot(workload, f"{anchor}-survival", title),
+    ]
+    tables = [throughput_table(workload, has_prices), latency_table(workload), survival_table(workload)]
+    return WorkloadView(
+        anchor=anchor,
+        title=title,
+        decision=decision_row(workload),
+        plots=[plot for plot in plots if plot],
+        tables=[table for table in tables if table],
+    )
+
+
+def _concurrency_view(workloads: Sequence[WorkloadResult]) -> ConcurrencyView:
+    dataset = workloads[0].dataset
+    plot = concurrency_plot(workloads, slug(f"{dataset}-concurrency"), dataset)
+    levels = [workload.max_concurrency for workload in workloads]
+    rows = [
+        (name, *(interval(points.get(level)) for level in levels))
+        for name, points in concurrency_lines(workloads).items()
+    ]
+    headers = ("Arm", *(f"At {level}: speedup (x) [interval]" for level in levels))
+    table = TableView(f"Speedup over concurrency, {dataset}", headers, rows)
+    return ConcurrencyView(dataset, _crossover(workloads), [plot] if plot else [], table)
+
+
+def _crossover(workloads: Sequence[WorkloadResult]) -> str:
+    """`Speculate at concurrency 1 and 4; keep the baseline at 16.`"""
+    words = {"speculate": "speculate at", "baseline": "keep the baseline at", "undecided": "undecided at"}
+    levels: dict[str, list[str]] = {verdict: [] for verdict in words}
+    for workload in workloads:
+        levels[workload.verdict].append(str(workload.max_concurrency))
+    parts = [f"{words[verdict]} concurrency {', '.join(at)}" for verdict, at in levels.items() if at]
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _best_k_table(selection: Selection) -> TableView:
+    levels = sorted({workload.max_concurrency for workload in selection.workloads})
+    rows = []
+    for group in _by_dataset(selection):
+        cells = {workload.max_concurrency: _best_k_cell(workload) for workload in group}
+        rows.append((group[0].dataset, *(cells.get(level, DASH) for level in levels)))
+    headers = ("Dataset", *(f"Concurrency {level}" for level in levels))
+    return TableView("Best setting and its speedup (x), by dataset and concurrency", headers, rows)
+
+
+def _best_k_cell(workload: WorkloadResult) -> str:
+    row = decision_row(workload)
+    if workload.verdict != "speculate":
+        return row.verdict_text.lower()
+    return f"{row.best}, {row.speedup.split(' ')[0]}"

@@ -1,0 +1,107 @@
+"""Ray Tune runs the visits: one trial is one server start, alone on its node."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+from ray import tune
+from ray.tune import Callback, CheckpointConfig, PlacementGroupFactory, RunConfig, TuneConfig, Tuner
+from ray.tune.experiment import Trial
+
+from orchestrator.board import Board
+from orchestrator.cluster import live_nodes
+from orchestrator.config import Hardware, SweepConfig
+from orchestrator.plan import Plan, PromptSet
+from orchestrator.records import FinishedVisit, MeasuredBlock, Prompt, Visit, VisitEvent, VisitTask
+from orchestrator.search import VisitSearch
+from tasks.visit import run_visit
+
+_EVENTS: TypeAdapter[VisitEvent] = TypeAdapter(MeasuredBlock | FinishedVisit)
+
+
+class VisitTrial(tune.Trainable):
+    """On the node: every step hands over one finished block, the last one the visit's own record.
+
+    Results cross as JSON text, because Tune flattens and scans any nested dict it is given.
+    """
+
+    def setup(
+        self, config: dict[str, str], sweep: SweepConfig, plan: Plan, prompts: Mapping[str, tuple[Prompt, ...]]
+    ) -> None:
+        self._sweep, self._plan, self._prompts = sweep, plan, prompts
+        self._events = self._start(config)
+
+    def reset_config(self, new_config: dict[str, str]) -> bool:
+        """The next visit in the same process: a new one would import everything again."""
+        self._events = self._start(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        event = next(self._events)
+        return {"event": event.model_dump_json(), "done": isinstance(event, FinishedVisit)}
+
+    def cleanup(self) -> None:
+        self._events.close()
+
+    def _start(self, config: dict[str, str]) -> Any:
+        visit = Visit.model_validate_json(config["visit"])
+        by_id = {block.id: block for block in self._plan.blocks}
+        task = VisitTask(
+            visit=visit,
+            hardware=self._sweep.hardware,
+            server=self._sweep.server,
+            workloads={cell.id: cell for cell in self._plan.workloads},
+            blocks=tuple(by_id[block_id] for block_id in visit.block_ids),
+        )
+        return run_visit(task, self._prompts)
+
+
+class _ToBoard(Callback):
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def __getstate__(self) -> dict[str, Any]:
+        """As for VisitSearch: Tune pickles it for a restore that never happens."""
+        return {}
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        self._board.take(_EVENTS.validate_json(result["event"]))
+
+
+def run_visits(config: SweepConfig, board: Board, prompts: Mapping[str, PromptSet]) -> None:
+    """Run visits until the board has none left. Needs a connected Ray (see `cluster.ray_cluster`)."""
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C must end the sweep at once: the ledger has it all
+    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new output prints a banner even where verbose=0
+    trainable = tune.with_parameters(
+        VisitTrial, sweep=config, plan=board.plan, prompts={name: found.prompts for name, found in prompts.items()}
+    )
+    with tempfile.TemporaryDirectory(prefix="specsweep-tune-") as storage:
+        Tuner(
+            tune.with_resources(trainable, lambda trial: _whole_node(config.hardware, trial["ray_node_id"])),
+            tune_config=TuneConfig(
+                search_alg=VisitSearch(board, lambda: live_nodes(config.hardware)),
+                num_samples=-1,
+                reuse_actors=True,
+                trial_name_creator=lambda trial: trial.trial_id,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=RunConfig(
+                name=config.name,
+                storage_path=storage,
+                verbose=0,
+                callbacks=[_ToBoard(board)],
+                checkpoint_config=CheckpointConfig(checkpoint_at_end=False),
+            ),
+        ).fit()
+
+
+def _whole_node(hardware: Hardware, ray_node_id: str) -> PlacementGroupFactory:
+    """One visit takes the node's only unit of the hardware resource, so no second server runs beside it."""
+    return PlacementGroupFactory(
+        [{"CPU": 1, hardware.node_resource: 1}], bundle_label_selector=[{"ray.io/node-id": ray_node_id}]
+    )

@@ -1,0 +1,179 @@
+"""A whole sweep, from a configuration to a selection and its report."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+from rich.console import Console
+
+from orchestrator.board import Board
+from orchestrator.config import SweepConfig
+from orchestrator.defects import refuse_known_defects
+from orchestrator.deploy import recommend_commands
+from orchestrator.errors import ConfigError, NodeUnavailable, SweepFailed
+from orchestrator.ledger import Ledger
+from orchestrator.plan import Plan, PromptSet, plan_sweep
+from orchestrator.plan_text import load_prompts
+from orchestrator.policy import Grid, is_complete
+from orchestrator.progress import show_progress
+from orchestrator.provenance import collect_provenance
+from orchestrator.recommend import batch_size_schedules, best_static_arm
+from orchestrator.record import Recorder
+from orchestrator.records import FinishedVisit, SessionRecord, VisitEvent
+from orchestrator.report import write_report
+from orchestrator.select import select_workloads
+from orchestrator.selection import Selection
+from orchestrator.sweep_dir import SweepDir, open_sweep
+from tasks.host import probe_node, profile_mismatch
+from tasks.server_command import engine_command
+from tasks.server_http import can_bind
+
+RECORD_DEADLINE_S = 60.0
+
+
+def check_before_start(config: SweepConfig, plan: Plan) -> None:
+    """What can be known to fail before anything starts; on a cluster the nodes check the same for themselves.
+
+    Raises:
+        ConfigError or one of its kind, with what to change.
+    """
+    for arm in plan.arms:
+        refuse_known_defects(_engine_version(config), arm.method, config.workload.temperature)
+    if config.cluster.address is not None:
+        return
+    engine_command(plan.baseline.server)
+    mismatch = profile_mismatch(config.hardware, probe_node())
+    if mismatch:
+        raise NodeUnavailable(mismatch)
+    if config.server.port is not None and not can_bind(config.server.port):
+        raise ConfigError(
+            f"server.port={config.server.port} is in use on this machine; free it, or leave server.port null"
+        )
+
+
+def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tuple[SweepDir, Selection]:
+    """Measure what is missing, then decide and report.
+
+    Raises:
+        ConfigError: nothing was started.
+        SweepFailed: some arm has no complete figure; what was measured is kept, selected and reported all the same.
+    """
+    prompts = load_prompts(config)
+    plan = plan_sweep(config, prompts)
+    check_before_start(config, plan)
+    with open_sweep(config, plan) as (sweep_dir, continues):
+        ledger = Ledger(sweep_dir.ledger_path)
+        _announce(console, sweep_dir, ledger, plan, continues)
+        recorder = Recorder(sweep_dir.path, config.tracking)
+        try:
+            _measure(config, plan, prompts, ledger, sweep_dir, recorder, console)
+            selection = decide_and_report(sweep_dir, repeat_command)
+        finally:
+            unrecorded = recorder.close(RECORD_DEADLINE_S)
+            if unrecorded:
+                console.print(unrecorded, style="yellow")
+        if not is_complete(plan, ledger):
+            raise SweepFailed(_what_is_missing(plan, ledger, sweep_dir))
+    return sweep_dir, selection
+
+
+def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
+    """Select from what is measured so far and write selection.json and the report."""
+    config, plan, ledger = sweep_dir.config(), sweep_dir.plan(), Ledger(sweep_dir.ledger_path)
+    visits = ledger.visits()
+    provenance = collect_provenance(plan.id, config.hardware, visits)
+    workloads = select_workloads(
+        plan, ledger.valid_blocks(), config.selection, config.hardware.usd_per_hour, _failures(ledger)
+    )
+    static = best_static_arm(plan, workloads, config.selection)
+    engine = next((visit.engine_version for visit in reversed(visits) if visit.engine_version), None)
+    selection = Selection(
+        sweep_id=sweep_dir.sweep_id,
+        created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        simulated=False,
+        provenance=provenance,
+        workloads=workloads,
+        schedules=batch_size_schedules(plan, workloads),
+        recommendation=recommend_commands(static, engine) if static else None,
+    )
+    sweep_dir.write_selection(selection)
+    write_report(sweep_dir.path, selection, plan, ledger, repeat_command)
+    return selection
+
+
+def _measure(
+    config: SweepConfig,
+    plan: Plan,
+    prompts: Mapping[str, PromptSet],
+    ledger: Ledger,
+    sweep_dir: SweepDir,
+    recorder: Recorder,
+    console: Console,
+) -> None:
+    from orchestrator.cluster import ray_cluster  # Ray takes seconds to import: only when something runs
+
+    policy = Grid(seed=config.seed, max_attempts=config.search.max_attempts)
+    board = Board(plan, policy, ledger, sweep_dir)
+    board.listeners.append(_kick_between_visits(recorder))
+    with _session(ledger), ray_cluster(config.cluster, config.hardware), show_progress(board, console):
+        from orchestrator.schedule import run_visits  # after ray_cluster has set what Ray reads at import
+
+        run_visits(config, board, prompts)
+
+
+@contextmanager
+def _session(ledger: Ledger) -> Iterator[None]:
+    started, begun = datetime.now(UTC).isoformat(), time.monotonic()
+    try:
+        yield
+    finally:
+        ledger.append(SessionRecord(started_utc=started, wall_s=time.monotonic() - begun))
+
+
+def _kick_between_visits(recorder: Recorder) -> Callable[[VisitEvent], None]:
+    """MLflow is written while the next server starts, never beside a measured block of the same machine."""
+
+    def listener(event: VisitEvent) -> None:
+        if isinstance(event, FinishedVisit):
+            recorder.kick()
+
+    return listener
+
+
+def _announce(console: Console, sweep_dir: SweepDir, ledger: Ledger, plan: Plan, continues: bool) -> None:
+    kept = len(ledger.valid_blocks())
+    verb = "Continuing" if continues else "Starting"
+    taken_over = f", {kept} blocks already measured" if kept else ""
+    console.print(
+        f"{verb} {sweep_dir.path}: {len(plan.arms)} arms x {len(plan.workloads)} workloads, "
+        f"{len(plan.blocks)} blocks an arm{taken_over}",
+        soft_wrap=True,
+    )
+
+
+def _failures(ledger: Ledger) -> dict[str, str]:
+    return {visit.arm_id: visit.error for visit in ledger.visits() if visit.error}
+
+
+def _what_is_missing(plan: Plan, ledger: Ledger, sweep_dir: SweepDir) -> str:
+    failures = _failures(ledger)
+    names = {arm.id: arm.name for arm in plan.arms}
+    void = [block for block in ledger.blocks() if block.void_reason]
+    reasons = [f"{names[arm_id]}: {error}" for arm_id, error in failures.items()]
+    reasons = reasons or sorted({f"{names[block.arm_id]}: {block.void_reason}" for block in void})
+    return (
+        f"not everything could be measured. {'; '.join(reasons) or 'no node was left'}. "
+        f"What was measured is in {sweep_dir.path}; the same command tries the rest again"
+    )
+
+
+def _engine_version(config: SweepConfig) -> str | None:
+    """Of the engine in this environment; None where another one will serve, which then reports its own."""
+    if config.server.command is not None or config.cluster.address is not None:
+        return None
+    try:
+        return version("vllm")
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,170 @@
+"""The folder a sweep leaves behind: results/<name>/<UTC time>/, and the link results/latest."""
+
+import gzip
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from orchestrator.compose import load_yaml, to_yaml
+from orchestrator.config import SweepConfig
+from orchestrator.errors import ConfigError, SweepLocked
+from orchestrator.ledger import Ledger, key_of
+from orchestrator.plan import Plan
+from orchestrator.policy import is_complete
+from orchestrator.records import RequestRecord
+from orchestrator.selection import Selection
+
+
+class SweepDir:
+    """Paths and files of one sweep."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def sweep_id(self) -> str:
+        """`<name>/<UTC time>`, unique among the sweeps of one results folder."""
+        return f"{self.path.parent.name}/{self.path.name}"
+
+    @property
+    def ledger_path(self) -> Path:
+        return self.path / "ledger.jsonl"
+
+    @property
+    def selection_path(self) -> Path:
+        return self.path / "selection.json"
+
+    def config(self) -> SweepConfig:
+        return load_yaml(self.path / "config.yaml")
+
+    def plan(self) -> Plan:
+        return Plan.model_validate_json((self.path / "plan.json").read_bytes())
+
+    def selection(self) -> Selection | None:
+        if not self.selection_path.exists():
+            return None
+        return Selection.model_validate_json(self.selection_path.read_bytes())
+
+    def write_selection(self, selection: Selection) -> None:
+        _replace(self.selection_path, selection.model_dump_json(indent=2))
+
+    def write_raw(self, visit_id: str, block_id: str, requests: Sequence[RequestRecord]) -> None:
+        """Every request of a block, one JSON line each, as a gzip member of its own: a crash tears off one at most."""
+        folder = self.path / "raw"
+        folder.mkdir(exist_ok=True)
+        prefix = f'{{"block_id":"{block_id}",'
+        with gzip.open(folder / f"{visit_id}.jsonl.gz", "at", encoding="utf-8") as file:
+            file.writelines(prefix + request.model_dump_json()[1:] + "\n" for request in requests)
+
+    def write_server_log(self, name: str, text: str) -> None:
+        folder = self.path / "logs"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def open_sweep(config: SweepConfig, plan: Plan) -> Iterator[tuple[SweepDir, bool]]:
+    """The folder to measure into, locked for this process, and whether it continues an earlier run.
+
+    The newest sweep of that name continues where its plan is the same and blocks are missing. Otherwise a new folder
+    begins; valid blocks of the newest one whose arm and prompts are unchanged are taken over.
+
+    Raises:
+        SweepLocked: another process measures under that name.
+    """
+    root = Path(config.results_dir) / config.name
+    root.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(root / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise SweepLocked(
+            f"another process is running the sweep {config.name!r} ({root / '.lock'} is held); "
+            "wait for it, or give this one a name of its own: name=..."
+        ) from None
+    try:
+        newest = newest_sweep(Path(config.results_dir), config.name)
+        if newest and _continues(newest, plan):
+            yield _linked(newest, config), True
+        else:
+            yield _linked(_begin(root, config, plan, newest), config), False
+    finally:
+        lock.release()
+
+
+def newest_sweep(results_dir: Path, name: str) -> SweepDir | None:
+    """The newest sweep of that name that has a plan."""
+    folders = sorted(path.parent for path in (results_dir / name).glob("*/plan.json"))
+    return SweepDir(folders[-1]) if folders else None
+
+
+def find_sweep(results_dir: Path, where: str | None) -> SweepDir:
+    """A sweep by its folder or name; None is the latest.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if where is None:
+        found = SweepDir((results_dir / "latest").resolve())
+    elif (Path(where) / "plan.json").exists():
+        found = SweepDir(Path(where).resolve())
+    else:
+        found = newest_sweep(results_dir, where) or SweepDir(results_dir / where)
+    if not (found.path / "plan.json").exists():
+        wanted = "no sweep yet" if where is None else f"no sweep {where!r}"
+        raise ConfigError(f"{wanted} in {results_dir.absolute()}; run `orchestrator sweep` first, or name its folder")
+    return found
+
+
+def _continues(newest: SweepDir, plan: Plan) -> bool:
+    earlier = newest.plan()
+    return earlier.id == plan.id and not is_complete(earlier, Ledger(newest.ledger_path))
+
+
+def _begin(root: Path, config: SweepConfig, plan: Plan, newest: SweepDir | None) -> SweepDir:
+    folder = root / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
+    folder.mkdir()
+    _replace(folder / "config.yaml", to_yaml(config))
+    if newest and newest.plan().id != plan.id:
+        _take_over(newest, SweepDir(folder), plan)
+    _replace(folder / "plan.json", plan.model_dump_json(indent=1))
+    return SweepDir(folder)
+
+
+def _take_over(newest: SweepDir, begun: SweepDir, plan: Plan) -> None:
+    """Copy what still belongs to the plan; closing baselines are measured anew, since they close this sweep."""
+    arms = {arm.id for arm in plan.arms}
+    blocks = {block.id for block in plan.blocks}
+    earlier, ledger = Ledger(newest.ledger_path), Ledger(begun.ledger_path)
+    kept = [
+        block
+        for block in earlier.valid_blocks()
+        if block.arm_id in arms and block.block_id in blocks and block.phase != "closing"
+    ]
+    visits = {block.visit_id for block in kept}
+    for visit in earlier.visits():
+        if visit.visit_id in visits:
+            ledger.append(visit)
+    for block in sorted(kept, key=key_of):
+        ledger.append(block)
+
+
+def _linked(sweep: SweepDir, config: SweepConfig) -> SweepDir:
+    """Point results/latest at the sweep, in one step."""
+    results = Path(config.results_dir)
+    temporary = results / f".latest-{os.getpid()}"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(sweep.path.relative_to(results))
+    temporary.replace(results / "latest")
+    return sweep
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write whole or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

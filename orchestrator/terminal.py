@@ -1,0 +1,90 @@
+"""The result in a terminal. Made for 100 columns, whole at 80, and readable without colour."""
+
+import json
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.display import (
+    arm_name,
+    decision_row,
+    headline,
+    interval,
+    is_best,
+    milliseconds,
+    number,
+    workload_name,
+)
+from orchestrator.selection import Selection, Verdict
+
+STYLES: dict[Verdict, str] = {"speculate": "bold green", "baseline": "bold cyan", "undecided": "bold yellow"}
+
+
+def verdict_table(selection: Selection) -> Table:
+    """One row per workload, and the reasons below it: in a column of their own they would not fit 80 columns."""
+    figures = _table("workload", "verdict", "best", right=("speedup [interval]", "tokens/s", "accept.\nlength"))
+    reasons = Table.grid(padding=(0, 2))
+    for workload in selection.workloads:
+        row, style = decision_row(workload), STYLES[workload.verdict]
+        rate = row.baseline_tokens_per_s
+        if workload.verdict == "speculate":
+            rate += f" → {row.best_tokens_per_s}"
+        figures.add_row(
+            Text(row.workload),
+            Text(workload.verdict, style=style),
+            Text(row.best),
+            Text(row.speedup),
+            Text(rate),
+            Text(row.acceptance_length),
+        )
+        reasons.add_row(Text(f" {row.workload}"), Text(row.reason))
+    whole = Table.grid()
+    whole.add_row(Text(f" {headline(selection)}", style="bold"))
+    if selection.simulated:
+        whole.add_row(Text(" Simulated: no engine was measured.", style="bold yellow"))
+    whole.add_row(figures)
+    whole.add_row(reasons)
+    return whole
+
+
+def arms_table(selection: Selection) -> Table:
+    """Every arm, grouped by workload; `*` marks the chosen one."""
+    table = _table("arm", right=("tokens/s [interval]", "speedup", "accept.\nlength", "TTFT\nms", "TPOT\nms", "blocks"))
+    for workload in selection.workloads:
+        table.add_row(Text(workload_name(workload), style="bold"))
+        for arm in workload.arms:
+            best = is_best(arm, workload)
+            cells = [
+                f"  {arm_name(arm)}{' *' if best else ''}",
+                interval(arm.output_tokens_per_s),
+                number(arm.speedup.mean if arm.speedup else None),
+                number(arm.acceptance_length),
+                milliseconds(arm.ttft_s.p50 if arm.ttft_s else None),
+                milliseconds(arm.tpot_s.p50 if arm.tpot_s else None),
+                str(arm.num_blocks),
+            ]
+            table.add_row(*map(Text, cells), style="bold" if best else "")
+    return table
+
+
+def recommendation_text(selection: Selection) -> str:
+    """The commands to deploy. Print it unwrapped (`soft_wrap=True`), so that it can be copied."""
+    recommendation = selection.recommendation
+    if recommendation is None:
+        return "No setting can be recommended yet: see the reasons above."
+    config = recommendation.speculative_config
+    flag = json.dumps(config) if config is not None else "none: run without speculation"
+    return (
+        f"speculative_config: {flag}\n\n{recommendation.vllm_serve}\n\n"
+        f"Or in a container:\n\n{recommendation.docker_run}\n"
+    )
+
+
+def _table(*left: str, right: tuple[str, ...]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for header in left:
+        table.add_column(header, no_wrap=True)
+    for header in right:
+        table.add_column(header, justify="right")
+    return table

@@ -1,0 +1,126 @@
+"""Prompts of a dataset: read, rendered, counted by the target's tokenizer, and dropped where they do not fit."""
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestrator.config import Dataset, Model
+from orchestrator.errors import HubUnavailable, PromptsUnavailable
+from orchestrator.plan import PromptSet
+from orchestrator.records import Message, Prompt
+from orchestrator.suggest import hint
+from tasks.demo import resolve_data_file, resolve_model
+
+
+class CountTokens(Protocol):
+    """Length in tokens of a conversation as the server will see it, chat template and generation prompt included."""
+
+    def __call__(self, messages: tuple[Message, ...]) -> int: ...
+
+
+def load_prompt_set(name: str, dataset: Dataset, *, count: CountTokens, max_prompt_tokens: int, seed: int) -> PromptSet:
+    """All usable prompts of a dataset, at most `dataset.num_prompts`, in the dataset's own order.
+
+    Args:
+        max_prompt_tokens: the model's context less the output; longer prompts are dropped and counted.
+        seed: draws the sample where `dataset.num_prompts` is less than there is.
+
+    Raises:
+        PromptsUnavailable: the dataset cannot be read, lacks `prompt_field`, or holds no prompt.
+    """
+    texts = [dataset.prompt_template.replace("{prompt}", text) for text in _read_texts(name, dataset)]
+    if not texts:
+        raise PromptsUnavailable(
+            f"dataset {name!r} holds no prompt in field {dataset.prompt_field!r} of {_source(dataset)}"
+        )
+    if dataset.num_prompts and dataset.num_prompts < len(texts):
+        chosen = sorted(random.Random(f"{seed}/{name}/sample").sample(range(len(texts)), dataset.num_prompts))
+        texts = [texts[i] for i in chosen]
+    prompts = [_prompt(text, count) for text in texts]
+    usable = tuple(p for p in prompts if p.num_tokens is not None and p.num_tokens <= max_prompt_tokens)
+    return PromptSet(prompts=usable, num_read=len(prompts), num_too_long=len(prompts) - len(usable))
+
+
+def tokenizer_count(model: Model) -> CountTokens:
+    """Counts with the target's own tokenizer and chat template.
+
+    Raises:
+        HubUnavailable: the tokenizer cannot be had (no network, no such model, no access).
+    """
+    from transformers import AutoTokenizer
+
+    target = resolve_model(model.target)
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            target, revision=model.revision, trust_remote_code=model.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise HubUnavailable(
+            f"the tokenizer of model.target={target!r} cannot be loaded: {_first_line(error)}; "
+            "check the name, the network and HF_TOKEN, or give a local path"
+        ) from error
+
+    def count(messages: tuple[Message, ...]) -> int:
+        conversation = [message.model_dump() for message in messages]
+        text = tokenizer.apply_chat_template(
+            conversation, add_generation_prompt=True, tokenize=False, **model.chat_template_kwargs
+        )
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    return count
+
+
+def _prompt(text: str, count: CountTokens) -> Prompt:
+    messages = (Message(role="user", content=text),)
+    return Prompt(messages=messages, num_tokens=count(messages))
+
+
+def _read_texts(name: str, dataset: Dataset) -> Iterable[str]:
+    rows = _read_rows(name, dataset)
+    if dataset.prompt_field not in rows.column_names:
+        raise PromptsUnavailable(
+            f"dataset {name!r} has no field {dataset.prompt_field!r}, but {', '.join(rows.column_names)}"
+            f"{hint(dataset.prompt_field, rows.column_names)}; set datasets.{name}.prompt_field"
+        )
+    values = [value[0] if isinstance(value, list) and value else value for value in rows[dataset.prompt_field]]
+    return [value for value in values if isinstance(value, str) and value.strip()]
+
+
+def _read_rows(name: str, dataset: Dataset) -> Any:
+    """The rows as a `datasets.Dataset`."""
+    from datasets import disable_progress_bars, load_dataset
+    from datasets.exceptions import DatasetGenerationError
+
+    disable_progress_bars()
+    try:
+        if dataset.data_files is not None:
+            return load_dataset("json", data_files=_existing_file(name, dataset.data_files), split="train")
+        return load_dataset(dataset.path, dataset.subset, split=dataset.split, revision=dataset.revision)
+    except DatasetGenerationError as error:
+        raise PromptsUnavailable(
+            f"dataset {name!r}: {_source(dataset)} is not JSON lines with one object a line: "
+            f"{_first_line(error.__cause__ or error)}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise HubUnavailable(
+            f"dataset {name!r} cannot be read from {_source(dataset)}: {_first_line(error)}; "
+            f"check its name and the network, or give a local copy with datasets.{name}.data_files=FILE.jsonl"
+        ) from error
+
+
+def _existing_file(name: str, data_files: str) -> str:
+    path = Path(resolve_data_file(data_files)).expanduser()
+    if not path.is_file():
+        raise PromptsUnavailable(
+            f"dataset {name!r}: no such file {path.absolute()}; correct datasets.{name}.data_files"
+        )
+    return str(path.absolute())
+
+
+def _source(dataset: Dataset) -> str:
+    return dataset.data_files or f"Hugging Face dataset {dataset.path!r}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

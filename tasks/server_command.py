@@ -1,0 +1,126 @@
+"""The engine's command line and environment: pure functions of the arm's ServerSpec."""
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from orchestrator.errors import EngineNotFound
+from orchestrator.ids import canonical_json
+from orchestrator.records import ServerSpec
+
+_OPENMP = "libiomp5.so"
+_KEPT_VLLM_VARIABLES = frozenset(
+    {"VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "VLLM_ASSETS_CACHE", "VLLM_TARGET_DEVICE", "VLLM_LOGGING_CONFIG_PATH"}
+)
+_DROPPED_VARIABLES = frozenset({"OMP_NUM_THREADS", "PYTHONPATH", "PYTHONHOME"})
+"""Ray sets OMP_NUM_THREADS in its workers; the other two belong to the orchestrator's interpreter."""
+
+
+def server_argv(
+    spec: ServerSpec, *, model_path: str, speculative_config: Mapping[str, JsonValue] | None, host: str, port: int
+) -> list[str]:
+    """The full `vllm serve` command; `server.extra_args` come last, where they override.
+
+    Raises:
+        EngineNotFound: the command's executable does not exist.
+    """
+    arguments = serve_arguments(spec, model_path=model_path, speculative_config=speculative_config)
+    at = ["--host", host, "--port", str(port), "--disable-uvicorn-access-log"]
+    return [*engine_command(spec), "serve", model_path, *at, *arguments, *spec.extra_args]
+
+
+def engine_command(spec: ServerSpec) -> list[str]:
+    """`server.command`, else the `vllm` installed beside the running interpreter.
+
+    Raises:
+        EngineNotFound: the executable does not exist or is not on PATH.
+    """
+    command = list(spec.command) if spec.command else [str(Path(sys.executable).parent / "vllm")]
+    if shutil.which(command[0]) is None:
+        where = "server.command names" if spec.command else "this environment has no vLLM:"
+        raise EngineNotFound(
+            f"{where} {command[0]!r}, which is no executable here; install the engine with `make setup`, or name "
+            'another one, for example server.command=["/opt/vllm/bin/vllm"]'
+        )
+    return command
+
+
+def serve_arguments(
+    spec: ServerSpec, *, model_path: str, speculative_config: Mapping[str, JsonValue] | None
+) -> list[str]:
+    """What follows `vllm serve MODEL` because of the arm alone: no host, no port, no `server.extra_args`."""
+    prefix_caching = "--enable-prefix-caching" if spec.enable_prefix_caching else "--no-enable-prefix-caching"
+    arguments = [
+        *("--dtype", spec.dtype),
+        *("--max-model-len", str(spec.max_model_len)),
+        *("--max-num-seqs", str(spec.max_num_seqs)),
+        prefix_caching,
+    ]
+    if spec.enforce_eager:
+        arguments.append("--enforce-eager")
+    if spec.revision and not is_local(model_path):
+        arguments += ["--revision", spec.revision]
+    if spec.trust_remote_code:
+        arguments.append("--trust-remote-code")
+    if speculative_config is not None:
+        arguments += ["--speculative-config", canonical_json(dict(speculative_config))]
+    return arguments
+
+
+def server_env(
+    spec: ServerSpec,
+    *,
+    model_path: str,
+    speculative_config: Mapping[str, JsonValue] | None,
+    api_key: str,
+    openmp: Path | None,
+    inherited: Mapping[str, str],
+) -> dict[str, str]:
+    """The engine's whole environment: `inherited` without what would silently change the arm, the arm's own on top.
+
+    Args:
+        openmp: the library to preload (see `openmp_library`); None preloads nothing more.
+        inherited: the environment of the process that starts the engine. VLLM_* (but for its folders), RAY_* and
+            OMP_NUM_THREADS are dropped: what shapes a measurement comes from `server.env`, which is part of the arm.
+    """
+    env = {name: value for name, value in inherited.items() if not _is_dropped(name)}
+    env |= {
+        "VLLM_CPU_KVCACHE_SPACE": f"{spec.kv_cache_gib:g}",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_API_KEY": api_key,
+        "PYTHONUNBUFFERED": "1",
+    }
+    if openmp is not None and openmp.name not in env.get("LD_PRELOAD", ""):
+        # The container image already preloads this library together with an allocator: keep what is there.
+        env["LD_PRELOAD"] = ":".join(filter(None, [str(openmp), env.get("LD_PRELOAD")]))
+    if spec.omp_threads_bind is not None:
+        env["VLLM_CPU_OMP_THREADS_BIND"] = spec.omp_threads_bind
+    drafter = (speculative_config or {}).get("model")
+    if is_local(model_path) and (drafter is None or is_local(str(drafter))):
+        env["HF_HUB_OFFLINE"] = "1"
+    return env | spec.env
+
+
+def openmp_library(spec: ServerSpec) -> Path | None:
+    """libiomp5.so of the engine's own environment (`<env>/bin/vllm` -> `<env>/lib`); None where there is none."""
+    executable = shutil.which(engine_command(spec)[0])
+    if not spec.preload_openmp or executable is None:
+        return None
+    # A linked `vllm` (pipx, uv tool) leads to its environment; a venv's `python` link leads out of it: try both.
+    places = [Path(executable).absolute(), Path(executable).resolve()]
+    candidates = [place.parent.parent / "lib" / _OPENMP for place in places]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def is_local(model: str) -> bool:
+    """Whether `model` names a folder, which may be missing, rather than a Hugging Face id."""
+    return model.startswith(("/", "./", "../", "~")) or Path(model).is_dir()
+
+
+def _is_dropped(name: str) -> bool:
+    if name.startswith("VLLM_"):
+        return name not in _KEPT_VLLM_VARIABLES
+    return name.startswith("RAY_") or name in _DROPPED_VARIABLES

@@ -1,0 +1,234 @@
+"""One visit: start the server, warm up, drive each block, read the counters around it, stop. No Ray in here."""
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from orchestrator.defects import refuse_known_defects
+from orchestrator.errors import ArmMismatch, LoadFailed, NodeUnavailable, OrchestratorError
+from orchestrator.metrics import tokens_per_draft
+from orchestrator.records import (
+    Block,
+    BlockRecord,
+    FinishedVisit,
+    MeasuredBlock,
+    NodeInfo,
+    Prompt,
+    SpecCounters,
+    VisitEvent,
+    VisitRecord,
+    VisitTask,
+    WorkloadCell,
+)
+from tasks.counters import EngineCounters, delta, read_counters
+from tasks.host import probe_node, profile_mismatch
+from tasks.load import LoadResult, Target, run_load, summarise
+from tasks.server import VllmServer
+
+TOKENS_PER_DRAFT_TOLERANCE = 0.02
+COUNTERS_TIMEOUT_S = 10.0
+MAX_LOG_BYTES = 2_000_000
+
+
+PromptsByDataset = Mapping[str, tuple[Prompt, ...]]
+
+
+def run_visit(task: VisitTask, prompts: PromptsByDataset) -> Iterator[VisitEvent]:
+    """Measured blocks as they are finished, then one FinishedVisit, always the last.
+
+    What goes wrong with server or load ends the visit with its reason in the record; blocks finished before count.
+    """
+    with tempfile.TemporaryDirectory(prefix="specsweep-visit-") as folder:
+        run = _Run(task, prompts, Path(folder) / f"{task.visit.id}.log")
+        try:
+            yield from run.measure()
+        except OrchestratorError as error:
+            run.error = f"{type(error).__name__}: {error}"
+        yield run.finished()
+
+
+class _Run:
+    """The times and facts that a visit gathers on its way."""
+
+    def __init__(self, task: VisitTask, prompts: PromptsByDataset, log_path: Path) -> None:
+        self.task = task
+        self.prompts = prompts
+        self.log_path = log_path
+        self.started = time.monotonic()
+        self.started_utc = datetime.now(UTC).isoformat()
+        self.server_start_s: float | None = None
+        self.server_stop_s: float | None = None
+        self.warmup_s = 0.0
+        self.blocks_s = 0.0
+        self.num_blocks = 0
+        self.engine_version: str | None = None
+        self.node_info: NodeInfo | None = None
+        self.error: str | None = None
+
+    def measure(self) -> Iterator[MeasuredBlock]:
+        self.node_info = probe_node()
+        mismatch = profile_mismatch(self.task.hardware, self.node_info)
+        if mismatch:
+            raise NodeUnavailable(mismatch)
+        limits, arm = self.task.server, self.task.visit.arm
+        server = VllmServer(
+            arm.server,
+            name=self.task.visit.id,
+            log_path=self.log_path,
+            port=limits.port,
+            stop_grace_s=limits.stop_grace_s,
+        )
+        begun = time.monotonic()
+        with server:
+            server.wait_until_ready(timeout_s=limits.ready_timeout_s)
+            self.server_start_s = time.monotonic() - begun
+            self.engine_version = server.engine_version
+            server.verify_configuration()
+            self._refuse_defects()
+            yield from self._blocks(Target(base_url=server.base_url, api_key=server.api_key, model=server.model_name))
+            begun = time.monotonic()
+        self.server_stop_s = time.monotonic() - begun
+
+    def _refuse_defects(self) -> None:
+        for cell in self.task.workloads.values():
+            refuse_known_defects(self.engine_version, self.task.visit.arm.method, cell.temperature)
+
+    def _blocks(self, target: Target) -> Iterator[MeasuredBlock]:
+        warm: set[str] = set()
+        for block in self.task.blocks:
+            cell = self.task.workloads[block.workload_id]
+            if cell.id not in warm:
+                self._warm_up(target, cell)
+                warm.add(cell.id)
+            measured = self._measure_block(target, cell, block)
+            self.num_blocks += 1
+            yield measured
+
+    def _warm_up(self, target: Target, cell: WorkloadCell) -> None:
+        begun = time.monotonic()
+        before = _counters(target)
+        load = run_load(target, self._pick(cell, cell.warmup_prompt_indices), cell)
+        counters = delta(before, _counters(target))
+        self.warmup_s += time.monotonic() - begun
+        failed = [request.error for request in load.requests if request.error]
+        if len(failed) == len(load.requests):
+            raise LoadFailed(
+                f"{self.task.visit.id}: all {len(failed)} warm-up requests of {cell.name} failed: {failed[0]}"
+            )
+        mismatch = self._speculation_mismatch(counters.spec)
+        if mismatch:
+            raise ArmMismatch(f"{self.task.visit.id}: {mismatch}")
+
+    def _measure_block(self, target: Target, cell: WorkloadCell, block: Block) -> MeasuredBlock:
+        started_utc = datetime.now(UTC).isoformat()
+        begun = time.monotonic()
+        before = _counters(target)
+        load = run_load(target, self._pick(cell, block.prompt_indices), cell)
+        counters = _settled_delta(target, before, load)
+        self.blocks_s += time.monotonic() - begun
+        return MeasuredBlock(
+            record=self._record(cell, block, load, counters, started_utc),
+            requests=load.requests,
+        )
+
+    def _record(
+        self, cell: WorkloadCell, block: Block, load: LoadResult, counters: EngineCounters, started_utc: str
+    ) -> BlockRecord:
+        visit = self.task.visit
+        summary = summarise(load.requests, cell)
+        return BlockRecord(
+            arm_id=visit.arm.id,
+            block_id=block.id,
+            workload_id=cell.id,
+            block_index=block.index,
+            visit_id=visit.id,
+            attempt=visit.attempt,
+            phase=visit.phase,
+            node=visit.node,
+            started_utc=started_utc,
+            wall_s=load.wall_s,
+            num_requests=len(load.requests),
+            prompt_tokens=summary.prompt_tokens,
+            output_tokens=summary.output_tokens,
+            counters=None if visit.arm.is_baseline else counters.spec,
+            ttft_s=summary.ttft_s,
+            tpot_s=summary.tpot_s,
+            e2e_s=summary.e2e_s,
+            itl_s=summary.itl_s,
+            output_sha256=summary.output_sha256,
+            client_cpu_cores=load.client_cpu_cores,
+            void_reason=summary.void_reason or self._contamination(counters, summary.output_tokens),
+        )
+
+    def _contamination(self, counters: EngineCounters, output_tokens: int) -> str | None:
+        """Why the engine's own counters say that the block was not what it should be."""
+        if counters.prefix_cache_hits and not self.task.visit.arm.server.enable_prefix_caching:
+            return f"{counters.prefix_cache_hits} prefix cache hits although prefix caching is off"
+        if counters.num_preemptions:
+            return f"{counters.num_preemptions} requests were preempted (KV cache full); raise server.kv_cache_gib"
+        if counters.generation_tokens is not None and counters.generation_tokens != output_tokens:
+            return f"the engine generated {counters.generation_tokens} tokens, but the client was sent {output_tokens}"
+        return self._speculation_mismatch(counters.spec)
+
+    def _speculation_mismatch(self, spec: SpecCounters | None) -> str | None:
+        arm = self.task.visit.arm
+        drafted = tokens_per_draft(spec) if spec else None
+        if arm.is_baseline:
+            return f"the baseline drafted {drafted:.2f} tokens a step" if drafted else None
+        if drafted is None:
+            return f"{arm.name} drafted nothing: the engine does not speculate"
+        wanted = arm.num_speculative_tokens
+        if abs(drafted - wanted) > TOKENS_PER_DRAFT_TOLERANCE * wanted:
+            return f"{arm.name} should draft {wanted} tokens a step, but the engine drafted {drafted:.2f}"
+        return None
+
+    def _pick(self, cell: WorkloadCell, indices: tuple[int, ...]) -> list[tuple[int, Prompt]]:
+        prompts = self.prompts[cell.dataset]
+        return [(index, prompts[index]) for index in indices]
+
+    def finished(self) -> FinishedVisit:
+        visit = self.task.visit
+        log = _tail(self.log_path)
+        record = VisitRecord(
+            visit_id=visit.id,
+            arm_id=visit.arm.id,
+            attempt=visit.attempt,
+            phase=visit.phase,
+            node=visit.node,
+            started_utc=self.started_utc,
+            server_start_s=self.server_start_s,
+            warmup_s=self.warmup_s,
+            blocks_s=self.blocks_s,
+            server_stop_s=self.server_stop_s,
+            wall_s=time.monotonic() - self.started,
+            num_blocks=self.num_blocks,
+            engine_version=self.engine_version,
+            node_info=self.node_info,
+            server_log=self.log_path.name if log else None,
+            error=self.error,
+        )
+        return FinishedVisit(record=record, server_log=log)
+
+
+def _counters(target: Target) -> EngineCounters:
+    return read_counters(target.base_url, target.api_key, timeout_s=COUNTERS_TIMEOUT_S)
+
+
+def _settled_delta(target: Target, before: EngineCounters, load: LoadResult) -> EngineCounters:
+    """Counters since `before`, read again for up to a second while the engine's token count lags behind."""
+    expected = sum(request.output_tokens or 0 for request in load.requests)
+    deadline = time.monotonic() + 1.0
+    while True:
+        counters = delta(before, _counters(target))
+        settled = counters.generation_tokens is None or counters.generation_tokens >= expected
+        if settled or time.monotonic() > deadline:
+            return counters
+        time.sleep(0.05)
+
+
+def _tail(path: Path) -> str:
+    if not path.exists():
+        return ""
+    return path.read_bytes()[-MAX_LOG_BYTES:].decode(errors="replace")

@@ -1,0 +1,227 @@
+"""The load client and the counters against the stand-in server, over real sockets."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from orchestrator import metrics
+from orchestrator.records import Message, Prompt, WorkloadCell
+from tasks.counters import delta, read_counters
+from tasks.load import LoadResult, Target, run_load, summarise, void_reason
+from tests.standin import COMMAND, StandIn, free_port, standin
+from tests.standin.server import expected_speedup
+
+KEY = "sk-test"
+SPECULATION = ("--speculative-config", '{"method": "dflash", "model": "d", "num_speculative_tokens": 7}')
+
+
+def cell(**changes: object) -> WorkloadCell:
+    values: dict[str, object] = {
+        "id": "w",
+        "name": "code@c4",
+        "dataset": "code",
+        "max_concurrency": 4,
+        "output_len": 32,
+        "ignore_eos": True,
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "seed": 0,
+        "chat_template_kwargs": {},
+        "request_timeout_s": 10.0,
+    }
+    return WorkloadCell.model_validate(values | changes)
+
+
+def prompts(count: int, word: str = "code") -> list[tuple[int, Prompt]]:
+    """Indices that are not positions, so that a mix-up shows."""
+    return [
+        (100 + 7 * i, Prompt(messages=(Message(role="user", content=f"write {word} number {i}"),)))
+        for i in range(count)
+    ]
+
+
+def load(server: StandIn, count: int, key: str | None = None, **changes: object) -> LoadResult:
+    return run_load(Target(base_url=server.base_url, api_key=key, model=server.model), prompts(count), cell(**changes))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[StandIn]:
+    with standin(*SPECULATION, api_key=KEY) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[StandIn]:
+    with standin() as running:
+        yield running
+
+
+def test_every_prompt_is_sent_once_and_recorded_in_order(server: StandIn) -> None:
+    before = server.gauge("standin:num_requests_total")
+    result = load(server, 10, KEY)
+    assert [request.prompt_index for request in result.requests] == [100 + 7 * i for i in range(10)]
+    assert server.gauge("standin:num_requests_total") - before == 10
+    assert len({request.output_sha256 for request in result.requests}) == 10
+
+
+def test_concurrency_is_reached_and_never_exceeded() -> None:
+    with standin() as fresh:
+        load(fresh, 12, max_concurrency=3)
+        assert fresh.gauge("standin:peak_requests_running") == 3
+        assert fresh.gauge("vllm:num_requests_running") == 0
+
+
+def test_concurrency_can_be_overridden_for_a_warm_up() -> None:
+    with standin() as fresh:
+        run_load(
+            Target(base_url=fresh.base_url, api_key=None, model=fresh.model), prompts(4), cell(), max_concurrency=1
+        )
+        assert fresh.gauge("standin:peak_requests_running") == 1
+
+
+def test_tokens_are_counted_from_usage_and_agree_with_the_engines_counters(server: StandIn) -> None:
+    before = read_counters(server.base_url, KEY, timeout_s=5)
+    result = load(server, 8, KEY)
+    counters = delta(before, read_counters(server.base_url, KEY, timeout_s=5))
+    summary = summarise(result.requests, cell())
+    assert summary.void_reason is None
+    assert summary.output_tokens == 8 * 32 == counters.generation_tokens
+    assert summary.prompt_tokens == 8 * 4
+
+
+def test_counters_of_a_load_give_the_k_and_the_acceptance_of_the_simulation(server: StandIn) -> None:
+    before = read_counters(server.base_url, KEY, timeout_s=5)
+    load(server, 16, KEY, max_concurrency=8, output_len=256)
+    spec = delta(before, read_counters(server.base_url, KEY, timeout_s=5)).spec
+    assert spec is not None
+    assert metrics.tokens_per_draft(spec) == 7
+    assert metrics.acceptance_length(spec) == pytest.approx((1 - 0.95**8) / 0.05, rel=0.05)
+
+
+def test_baseline_server_has_no_spec_counters(plain: StandIn) -> None:
+    assert read_counters(plain.base_url, None, timeout_s=5).spec is None
+
+
+def test_outputs_are_equal_with_and_without_speculation(server: StandIn, plain: StandIn) -> None:
+    hashes = [[r.output_sha256 for r in load(s, 4, key).requests] for s, key in ((server, KEY), (plain, None))]
+    assert hashes[0] == hashes[1]
+
+
+def test_speculation_carries_several_tokens_a_chunk(server: StandIn, plain: StandIn) -> None:
+    assert len(load(plain, 1).requests[0].chunk_s) == 32
+    assert len(load(server, 1, KEY).requests[0].chunk_s) < 16
+
+
+def test_times_of_a_request_are_in_order_and_within_the_wall_time(plain: StandIn) -> None:
+    result = load(plain, 8)
+    for request in result.requests:
+        assert request.first_token_s == request.chunk_s[0]
+        times = (request.sent_s, *request.chunk_s, request.end_s)
+        assert list(times) == sorted(times)
+    assert result.wall_s >= max(request.end_s - request.sent_s for request in result.requests)
+    # 8 requests of 32 steps of 2 ms and more, 4 at a time
+    assert result.wall_s > 2 * 32 * 0.002
+
+
+def test_load_runs_in_a_thread_beside_others(plain: StandIn) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda _: load(plain, 2), range(2)))
+    assert [void_reason(result.requests, cell()) for result in results] == [None, None]
+
+
+def test_client_tells_how_many_cores_it_takes(plain: StandIn) -> None:
+    assert 0 < load(plain, 8).client_cpu_cores < 1
+
+
+def test_failed_requests_are_recorded_and_the_others_go_on() -> None:
+    with standin("--standin-fail-every", "4") as failing:
+        result = load(failing, 8)
+    assert [request.error is None for request in result.requests].count(False) == 2
+    reason = void_reason(result.requests, cell())
+    assert reason == "2 of 8 requests failed: HTTP 500 stand-in failure asked for by --standin-fail-every"
+
+
+def test_short_answers_make_the_block_void() -> None:
+    with standin("--standin-short") as stopping:
+        result = load(stopping, 2)
+    reason = void_reason(result.requests, cell())
+    assert reason == "2 of 2 requests ended short: 16 of 32 output tokens (finish_reason stop)"
+
+
+def test_wrong_api_key_is_an_error_and_not_an_exception(server: StandIn) -> None:
+    reason = void_reason(load(server, 2, "sk-wrong").requests, cell())
+    assert reason == "2 of 2 requests failed: HTTP 401 Unauthorized"
+    assert "sk-wrong" not in reason
+
+
+def test_request_that_takes_too_long_is_cut_off_and_keeps_its_chunks() -> None:
+    with standin("--standin-step-ms", "100") as slow:
+        started = time.monotonic()
+        result = load(slow, 1, request_timeout_s=0.5)
+    assert time.monotonic() - started < 3
+    assert result.requests[0].error == "timed out: no end within 0.5 s"
+    assert result.requests[0].chunk_s
+
+
+def test_server_that_dies_in_mid_load_fails_the_rest_quickly() -> None:
+    with standin("--standin-die-after", "3") as dying:
+        result = load(dying, 8, max_concurrency=1)
+        assert dying.process.wait(timeout=5) == 1
+    errors = [request.error for request in result.requests]
+    assert errors[:3] == [None] * 3
+    assert None not in errors[3:]
+    assert void_reason(result.requests, cell()) is not None
+
+
+@pytest.mark.parametrize(("count", "concurrency"), [(0, 1), (1, 0)])
+def test_load_of_nothing_is_refused(count: int, concurrency: int) -> None:
+    target = Target(base_url="http://127.0.0.1:1", api_key=None, model="m")
+    with pytest.raises(ValueError, match="needs prompts and max_concurrency >= 1"):
+        run_load(target, prompts(count), cell(), max_concurrency=concurrency)
+
+
+def test_stand_in_can_lie_about_k() -> None:
+    with standin(*SPECULATION, "--standin-tokens-per-draft", "3") as lying:
+        load(lying, 1)
+        spec = read_counters(lying.base_url, None, timeout_s=5).spec
+    assert spec is not None
+    assert metrics.tokens_per_draft(spec) == 3
+
+
+@pytest.mark.parametrize(("word", "best_k"), [("code", 15), ("math", 7), ("chat", 0)])
+def test_stand_in_has_a_known_best_k_per_workload(word: str, best_k: int) -> None:
+    speedups = {k: expected_speedup(f"a {word} prompt", k, max_concurrency=1) for k in (0, 1, 3, 7, 15)}
+    assert max(speedups, key=speedups.__getitem__) == best_k
+    runner_up = max(value for k, value in speedups.items() if k != best_k)
+    assert speedups[best_k] > 1.1 * runner_up
+
+
+def run_standin(*flags: str) -> subprocess.Popen[str]:
+    command = [*COMMAND, "serve", "m", "--port", str(free_port()), "--dtype", "bfloat16", *flags]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_stand_in_can_die_at_start_with_a_traceback() -> None:
+    with run_standin("--standin-die-at-start", "drafter 'x' not found") as process:
+        output, _ = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert output.rstrip().endswith("ValueError: drafter 'x' not found")
+
+
+@pytest.mark.parametrize(
+    ("flags", "stated"),
+    [
+        ((), "speculative_config=None,"),
+        (SPECULATION, "speculative_config=SpeculativeConfig(method='dflash', model='d', num_spec_tokens=7),"),
+    ],
+)
+def test_stand_in_states_its_configuration_as_vllm_does(flags: tuple[str, ...], stated: str) -> None:
+    with run_standin(*flags) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.terminate()
+    assert "Initializing a V1 LLM engine (v0.32.0) with config: model='m', " in line
+    assert stated in line

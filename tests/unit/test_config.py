@@ -1,0 +1,138 @@
+"""What the schema refuses, and the figures it derives."""
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from orchestrator.config import (
+    Cluster,
+    Dataset,
+    Drafter,
+    Hardware,
+    Model,
+    SelectionRules,
+    Server,
+    Speculation,
+    SweepConfig,
+    Workload,
+)
+
+MODEL = Model(name="m", target="t", max_model_len=64)
+SWEEP: dict[str, object] = {
+    "name": "s",
+    "hardware": {"name": "local"},
+    "model": MODEL.model_dump(),
+    "datasets": {"code": {"data_files": "x.jsonl"}},
+    "speculation": {"method": "none"},
+    "workload": {"max_concurrency": [1]},
+}
+
+
+def test_smallest_configuration_needs_only_what_has_no_sensible_default() -> None:
+    assert SweepConfig.model_validate(SWEEP).server == Server()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", ".hidden", "a/b"])
+def test_sweep_name_must_be_a_plain_folder_name(name: str) -> None:
+    with pytest.raises(ValidationError, match="name"):
+        SweepConfig.model_validate(SWEEP | {"name": name})
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "a.b", ""])
+def test_dataset_name_must_be_plain(name: str) -> None:
+    with pytest.raises(ValidationError, match="letters, digits"):
+        SweepConfig.model_validate(SWEEP | {"datasets": {name: {"data_files": "x"}}})
+
+
+def test_sweep_without_a_dataset_is_refused() -> None:
+    with pytest.raises(ValidationError, match="datasets"):
+        SweepConfig.model_validate(SWEEP | {"datasets": {}})
+
+
+@pytest.mark.parametrize("model", [Hardware, Drafter, Model, Dataset, Speculation, Workload, Server, SweepConfig])
+def test_unknown_keys_are_refused_everywhere(model: type[BaseModel]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate({"no_such_key": 1})
+
+    assert "extra_forbidden" in [error["type"] for error in caught.value.errors()]
+
+
+def test_configuration_is_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        MODEL.name = "other"  # type: ignore[misc]
+
+
+def test_dataset_needs_a_source() -> None:
+    with pytest.raises(ValidationError, match=r"`path`.*or `data_files`"):
+        Dataset()
+
+
+def test_prompt_template_must_place_the_prompt() -> None:
+    with pytest.raises(ValidationError, match=r"must contain '\{prompt\}', but got 'Solve:'"):
+        Dataset(path="p", prompt_template="Solve:")
+
+
+def test_method_without_a_grid_is_refused() -> None:
+    with pytest.raises(ValidationError, match="needs at least one value in num_speculative_tokens"):
+        Speculation(method="dflash")
+
+
+def test_grid_with_a_repeated_value_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"repeats a value: \[3, 3\]"):
+        Speculation(method="dflash", num_speculative_tokens=(3, 3))
+
+
+def test_k_of_zero_is_refused_because_the_baseline_is_in_anyway() -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        Speculation(method="dflash", num_speculative_tokens=(0,))
+
+
+@pytest.mark.parametrize("key", ["method", "model", "num_speculative_tokens"])
+def test_extra_must_not_replace_a_key_of_its_own(key: str) -> None:
+    with pytest.raises(ValidationError, match="extra must not set"):
+        Speculation(method="dflash", num_speculative_tokens=(3,), extra={key: 1})
+
+
+def test_one_value_stands_for_a_list_of_one() -> None:
+    assert Speculation.model_validate({"method": "dflash", "num_speculative_tokens": 3}).num_speculative_tokens == (3,)
+    assert Workload.model_validate({"max_concurrency": 4}).max_concurrency == (4,)
+
+
+def test_every_stream_of_a_block_sends_at_least_two_requests() -> None:
+    workload = Workload(max_concurrency=(1, 16), prompts_per_block=8)
+
+    assert (workload.block_len(1), workload.block_len(4), workload.block_len(16)) == (8, 8, 32)
+
+
+@pytest.mark.parametrize("address", ["auto", "10.0.0.1", "ray://", ":6379", "host:port"])
+def test_cluster_address_must_name_host_and_port(address: str) -> None:
+    with pytest.raises(ValidationError, match="must be HOST:PORT"):
+        Cluster(address=address)
+
+
+def test_cluster_address_may_be_absent_or_explicit() -> None:
+    assert Cluster().address is None
+    assert Cluster(address="10.0.0.1:6379").address == "10.0.0.1:6379"
+
+
+def test_numbers_in_what_the_engine_reads_as_text_become_text() -> None:
+    server = Server.model_validate({"env": {"OMP_NUM_THREADS": 4}, "extra_args": ["--block-size", 32]})
+
+    assert server.env == {"OMP_NUM_THREADS": "4"}
+    assert server.extra_args == ("--block-size", "32")
+
+
+def test_fewer_than_two_blocks_give_no_interval_and_are_refused() -> None:
+    with pytest.raises(ValidationError, match="num_blocks"):
+        Workload(max_concurrency=(1,), num_blocks=1)
+    with pytest.raises(ValidationError, match="min_blocks"):
+        SelectionRules(min_blocks=1)
+
+
+def test_bandwidth_is_rate_times_eight_bytes_times_channels() -> None:
+    hardware = Hardware(name="h", memory_mt_per_s=7200, memory_channels=12)
+
+    assert hardware.memory_bandwidth_gb_per_s == pytest.approx(691.2)
+
+
+def test_bandwidth_of_unknown_memory_is_missing_not_zero() -> None:
+    assert Hardware(name="h", memory_mt_per_s=7200).memory_bandwidth_gb_per_s is None

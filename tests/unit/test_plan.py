@@ -1,0 +1,293 @@
+"""The plan is a pure function: everything that affects measuring is in the ids, nothing else is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.config import SweepConfig
+from orchestrator.errors import ConfigError, PromptsUnavailable
+from orchestrator.plan import Plan, PromptSet, plan_sweep
+from orchestrator.records import Block, Message, Prompt
+
+
+def config(changes: Mapping[str, object] | None = None) -> SweepConfig:
+    """A small sweep with `changes` by dotted path."""
+    tree: dict[str, Any] = {
+        "name": "t",
+        "hardware": {"name": "local"},
+        "model": {
+            "name": "m",
+            "target": "org/target",
+            "max_model_len": 1024,
+            "drafters": {"dflash": {"model": "org/drafter", "block_size": 16}},
+        },
+        "datasets": {"code": {"data_files": "code.jsonl"}, "chat": {"data_files": "chat.jsonl"}},
+        "speculation": {"method": "dflash", "num_speculative_tokens": [7, 1]},
+        "workload": {"max_concurrency": [4, 1], "num_blocks": 2, "prompts_per_block": 3},
+        "server": {},
+    }
+    for path, value in (changes or {}).items():
+        *parents, leaf = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value
+    return SweepConfig.model_validate(tree)
+
+
+def prompt_set(num: int = 64, *, text: str = "prompt", num_too_long: int = 0) -> PromptSet:
+    prompts = tuple(Prompt(messages=(Message(role="user", content=f"{text} {i}"),)) for i in range(num))
+    return PromptSet(prompts=prompts, num_read=num + num_too_long, num_too_long=num_too_long)
+
+
+PROMPTS = {"code": prompt_set(text="code"), "chat": prompt_set(text="chat")}
+
+
+def plan(changes: Mapping[str, object] | None = None) -> Plan:
+    return plan_sweep(config(changes), PROMPTS)
+
+
+def arm_ids(of: Plan) -> list[str]:
+    return [arm.id for arm in of.arms]
+
+
+def block_ids(of: Plan) -> list[str]:
+    return [block.id for block in of.blocks]
+
+
+def test_arms_are_the_baseline_and_then_growing_k() -> None:
+    assert [arm.name for arm in plan().arms] == ["none", "dflash-k1", "dflash-k7"]
+
+
+@given(st.sets(st.integers(1, 15), min_size=1, max_size=6).flatmap(lambda grid: st.permutations(sorted(grid))))
+def test_baseline_is_always_first_and_the_order_of_the_grid_does_not_matter(grid: list[int]) -> None:
+    planned = plan({"speculation.num_speculative_tokens": grid})
+
+    assert planned.baseline.is_baseline
+    assert planned.baseline.server.speculative_config is None
+    assert [arm.num_speculative_tokens for arm in planned.arms] == [0, *sorted(grid)]
+    assert planned == plan({"speculation.num_speculative_tokens": sorted(grid)})
+
+
+def test_plan_without_speculation_is_the_baseline_alone() -> None:
+    planned = plan({"speculation": {"method": "none"}, "model.drafters": {}})
+
+    assert arm_ids(planned) == [plan().baseline.id]
+
+
+def test_workloads_are_every_dataset_at_every_concurrency() -> None:
+    assert [cell.name for cell in plan().workloads] == ["code@c1", "code@c4", "chat@c1", "chat@c4"]
+
+
+def test_speculative_config_is_what_vllm_takes() -> None:
+    planned = plan(
+        {
+            "speculation.num_speculative_tokens": 3,
+            "speculation.extra": {"draft_tensor_parallel_size": 1},
+            "model.drafters.dflash.revision": "abc",
+        }
+    )
+
+    assert planned.arms[1].server.speculative_config == {
+        "method": "dflash",
+        "model": "org/drafter",
+        "num_speculative_tokens": 3,
+        "draft_tensor_parallel_size": 1,
+        "revision": "abc",
+    }
+
+
+@pytest.mark.parametrize(("max_concurrency", "expected"), [([1, 4], 16), ([1, 64], 64)])
+def test_engine_takes_the_highest_concurrency_at_once(max_concurrency: list[int], expected: int) -> None:
+    planned = plan_sweep(
+        config({"workload.max_concurrency": max_concurrency}), {name: prompt_set(300) for name in PROMPTS}
+    )
+
+    assert {arm.server.max_num_seqs for arm in planned.arms} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("hardware.name", "other"),
+        ("model.target", "org/other"),
+        ("model.revision", "abc"),
+        ("model.dtype", "float32"),
+        ("model.max_model_len", 512),
+        ("model.trust_remote_code", True),
+        ("server.command", ["/opt/vllm/bin/vllm"]),
+        ("server.kv_cache_gib", 2),
+        ("server.max_num_seqs", 32),
+        ("server.enforce_eager", True),
+        ("server.enable_prefix_caching", True),
+        ("server.preload_openmp", False),
+        ("server.omp_threads_bind", "0-1"),
+        ("server.extra_args", ["--no-enable-chunked-prefill"]),
+        ("server.env", {"OMP_NUM_THREADS": 1}),
+    ],
+)
+def test_every_arm_changes_its_id_with_what_affects_the_server(path: str, value: object) -> None:
+    assert not set(arm_ids(plan({path: value}))) & set(arm_ids(plan()))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("model.drafters.dflash.model", "org/other"),
+        ("model.drafters.dflash.revision", "abc"),
+        ("speculation.extra", {"draft_tensor_parallel_size": 1}),
+    ],
+)
+def test_only_the_speculating_arms_change_with_what_affects_the_draft(path: str, value: object) -> None:
+    changed = plan({path: value})
+
+    assert changed.baseline == plan().baseline
+    assert not set(arm_ids(changed)[1:]) & set(arm_ids(plan())[1:])
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("workload.output_len", 64),
+        ("workload.ignore_eos", False),
+        ("workload.temperature", 0.5),
+        ("workload.top_p", 0.9),
+        ("workload.request_timeout_s", 10),
+        ("workload.prompts_per_block", 9),
+        ("model.chat_template_kwargs", {"enable_thinking": False}),
+        ("seed", 1),
+    ],
+)
+def test_every_block_changes_its_id_with_what_affects_the_load(path: str, value: object) -> None:
+    assert not set(block_ids(plan({path: value}))) & set(block_ids(plan()))
+
+
+def test_block_changes_its_id_with_the_text_of_its_prompts() -> None:
+    other = plan_sweep(config(), PROMPTS | {"code": prompt_set(text="edited")})
+
+    kept = set(block_ids(other)) & set(block_ids(plan()))
+    assert kept == {block.id for block in other.blocks if block.workload_id in _cells(other, "chat")}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("name", "other"),
+        ("results_dir", "elsewhere"),
+        ("server.port", 8000),
+        ("server.ready_timeout_s", 10),
+        ("server.stop_grace_s", 1),
+        ("hardware.usd_per_hour", 4.4),
+        ("model.name", "renamed"),
+        ("search.max_attempts", 5),
+        ("selection.tie_tolerance", 0.05),
+        ("cluster.address", "10.0.0.1:6379"),
+        ("tracking.uri", None),
+    ],
+)
+def test_no_arm_or_block_changes_its_id_with_anything_else(path: str, value: object) -> None:
+    changed = plan({path: value})
+
+    assert arm_ids(changed) == arm_ids(plan())
+    assert block_ids(changed) == block_ids(plan())
+
+
+def test_more_blocks_and_another_dataset_keep_what_was_measured() -> None:
+    more = plan({"workload.num_blocks": 4})
+    fewer_sets = plan({"datasets": {"chat": {"data_files": "chat.jsonl"}}})
+
+    assert set(block_ids(plan())) < set(block_ids(more))
+    assert set(block_ids(fewer_sets)) < set(block_ids(plan()))
+
+
+def test_blocks_do_not_depend_on_the_arms() -> None:
+    assert "arm_id" not in Block.model_fields
+    assert plan({"speculation": {"method": "none"}}).blocks == plan().blocks
+
+
+@given(
+    max_concurrency=st.sets(st.integers(1, 20), min_size=1, max_size=3),
+    num_blocks=st.integers(2, 4),
+    prompts_per_block=st.integers(1, 20),
+    seed=st.integers(0, 5),
+)
+def test_blocks_of_a_workload_are_disjoint_and_full(
+    max_concurrency: set[int], num_blocks: int, prompts_per_block: int, seed: int
+) -> None:
+    changes = {
+        "workload.max_concurrency": sorted(max_concurrency),
+        "workload.num_blocks": num_blocks,
+        "workload.prompts_per_block": prompts_per_block,
+        "seed": seed,
+    }
+    prompts = {name: prompt_set(160, text=name) for name in PROMPTS}
+    planned = plan_sweep(config(changes), prompts)
+
+    for cell in planned.workloads:
+        blocks = planned.blocks_of(cell.id)
+        indices = [index for block in blocks for index in block.prompt_indices]
+        size = max(prompts_per_block, 2 * cell.max_concurrency)
+        assert [len(block.prompt_indices) for block in blocks] == [size] * num_blocks
+        assert len(set(indices)) == len(indices)
+        assert set(indices) <= set(range(160))
+    assert len(set(block_ids(planned))) == len(planned.blocks)
+    assert planned == plan_sweep(config(changes), prompts)
+
+
+def test_warm_up_sends_no_prompt_that_is_measured_where_there_are_enough() -> None:
+    planned = plan()
+
+    for cell in planned.workloads:
+        measured = {index for block in planned.blocks_of(cell.id) for index in block.prompt_indices}
+        assert len(cell.warmup_prompt_indices) == cell.max_concurrency
+        assert not measured & set(cell.warmup_prompt_indices)
+
+
+def test_prompts_that_were_dropped_are_counted() -> None:
+    planned = plan_sweep(config(), PROMPTS | {"code": prompt_set(50, num_too_long=14)})
+
+    count = planned.prompts["code"]
+    assert (count.num_read, count.num_too_long, count.num_usable) == (64, 14, 50)
+
+
+def test_too_few_prompts_is_an_error_that_says_the_counts() -> None:
+    with pytest.raises(PromptsUnavailable) as caught:
+        plan_sweep(config(), PROMPTS | {"code": prompt_set(7, num_too_long=3)})
+
+    message = str(caught.value)
+    assert "dataset 'code' has 7 usable prompts (10 read, 3 too long for model.max_model_len=1024" in message
+    assert "workload code@c4 needs 16 (2 blocks of 8)" in message
+
+
+@pytest.mark.parametrize("k", [16, 20])
+def test_k_beyond_the_drafters_block_is_refused(k: int) -> None:
+    with pytest.raises(ConfigError, match=rf"at most block_size - 1 = 15 tokens with org/drafter, but got {k}"):
+        plan({"speculation.num_speculative_tokens": [1, k]})
+
+
+def test_k_beyond_the_block_is_measured_when_asked_for_explicitly() -> None:
+    planned = plan({"speculation.num_speculative_tokens": 16, "speculation.allow_beyond_block": True})
+
+    assert planned.arms[-1].num_speculative_tokens == 16
+
+
+def test_largest_k_of_the_block_and_any_k_of_an_unknown_block_are_fine() -> None:
+    assert plan({"speculation.num_speculative_tokens": 15}).arms[-1].name == "dflash-k15"
+    unknown = {"speculation.num_speculative_tokens": 40, "model.drafters.dflash.block_size": None}
+    assert plan(unknown).arms[-1].name == "dflash-k40"
+
+
+def test_missing_drafter_names_model_method_and_remedy() -> None:
+    with pytest.raises(ConfigError, match=r"model 'm' has no drafter for method 'dflash'.*model\.drafters\.dflash"):
+        plan({"model.drafters": {}})
+
+
+def test_plan_survives_its_json() -> None:
+    assert Plan.model_validate_json(plan().model_dump_json()) == plan()
+
+
+def _cells(of: Plan, dataset: str) -> set[str]:
+    return {cell.id for cell in of.workloads if cell.dataset == dataset}

@@ -1,0 +1,213 @@
+"""The report: self-contained, honest about what is missing, safe with text from configs, small when large."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from orchestrator.display import DASH, interval, number, percent
+from orchestrator.ledger import Ledger
+from orchestrator.plan import Plan
+from orchestrator.plots import MAX_CURVES, survival_arms
+from orchestrator.report import fenced, markdown_text, write_report
+from orchestrator.selection import ArmResult, Selection
+from tests.unit.report_fixture import make_ledger, make_plan, make_selection, make_workload
+
+HOSTILE = 'x<script>alert("1")</script> | `y` [z](http://evil)'
+
+
+@dataclass(frozen=True)
+class Written:
+    folder: Path
+    paths: list[Path]
+    html: str
+    markdown: str
+
+
+def write(folder: Path, selection: Selection, plan: Plan, ledger: Ledger | None = None, **more: str) -> Written:
+    paths = write_report(folder, selection, plan, ledger or Ledger(folder / "empty.jsonl"), **more)
+    return Written(folder, paths, paths[0].read_text(), paths[1].read_text())
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan()
+
+
+@pytest.fixture(scope="module")
+def selection(plan: Plan) -> Selection:
+    return make_selection(plan)
+
+
+@pytest.fixture(scope="module")
+def report(plan: Plan, selection: Selection, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    folder = tmp_path_factory.mktemp("report")
+    return write(folder, selection, plan, make_ledger(plan, folder / "ledger.jsonl"), repeat_command="make sweep")
+
+
+def one_workload(selection: Selection, arm_changes: Mapping[str, object], **changes: object) -> Selection:
+    """The first workload alone, every arm of it changed."""
+    workload = selection.workloads[0]
+    arms = tuple(arm.model_copy(update=arm_changes) for arm in workload.arms)
+    return selection.model_copy(update={"workloads": (workload.model_copy(update={"arms": arms, **changes}),)})
+
+
+class Structure(HTMLParser):
+    """Tags with their attributes, and whether each was closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def test_report_has_no_network_reference(report: Written) -> None:
+    assert not re.search(r"https?://", report.html)
+    assert not re.search(r"(?:src|href)=\"(?!#)", report.html)
+    assert not re.search(r"@import|url\((?!#)|<script|<link|<img", report.html)
+
+
+def test_every_figure_is_written_as_svg_and_png_and_shown_inline(report: Written) -> None:
+    figures = {path.name for path in report.paths[2:]}
+    assert "code-c1-throughput.svg" in figures
+    assert "math-concurrency.png" in figures
+    assert len(figures) == 2 * (6 * 2 + 3)
+    assert all(path.stat().st_size > 1000 for path in report.paths)
+    assert report.html.count("<svg ") == len(figures) / 2
+
+
+def test_markdown_shows_figures_that_exist(report: Written) -> None:
+    linked = re.findall(r"\]\((figures/[^)]+)\)", report.markdown)
+    assert linked
+    assert all((report.folder / name).exists() for name in linked)
+
+
+def test_decision_comes_before_everything_else(report: Written) -> None:
+    headings = re.findall(r"<h2 id=\"(\w+)\"", report.html)
+    assert headings == ["decision", "deploy", "workloads", "concurrency", "validity", "time", "provenance"]
+
+
+def test_tables_and_plots_have_names_for_screen_readers(report: Written) -> None:
+    page = Structure(report.html)
+    assert len(page.of("caption")) == len(page.of("table"))
+    assert all("scope" in header for header in page.of("th"))
+    assert all(plot["role"] == "img" and plot["aria-label"] for plot in page.of("svg"))
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_plots_take_their_colours_from_the_page(report: Written) -> None:
+    plots = "".join(re.findall(r"<svg .*?</svg>", report.html, flags=re.DOTALL))
+    assert not re.findall(r"(?:fill|stroke): ?#(?!none)[0-9a-f]{3,6}", plots)
+    assert "var(--ink)" in plots
+
+
+def test_undecided_is_shown_with_its_reason(report: Written) -> None:
+    for text in (report.html, report.markdown):
+        assert "Undecided" in text
+        assert "the interval of k=3, 0.96 to 1.21, includes 1: 4 blocks are too noisy to tell" in text
+
+
+def test_missing_figures_show_as_a_dash_never_zero(plan: Plan, selection: Selection, tmp_path: Path) -> None:
+    nothing = {name: None for name, field in ArmResult.model_fields.items() if field.annotation not in (int, str)}
+    unmeasured = one_workload(selection, nothing, verdict="undecided", best=None)
+    text = write(tmp_path, unmeasured, plan).markdown
+    row = next(line for line in text.splitlines() if line.startswith("| dflash-k7 |"))
+    assert row.split(" | ")[1:6] == [DASH] * 5
+
+
+def test_text_from_configs_is_escaped(plan: Plan, selection: Selection, tmp_path: Path) -> None:
+    report = write(tmp_path, one_workload(selection, {}, dataset=HOSTILE, reason=HOSTILE), plan)
+    assert "<script" not in report.html
+    assert "<script" not in report.markdown
+    assert "&lt;script&gt;" in report.html
+    assert all(tmp_path in path.parents for path in report.paths)
+
+
+def test_markdown_cells_keep_their_row_whole() -> None:
+    assert markdown_text("a|b\nc") == r"a\|b c"
+    assert markdown_text("[z](u) `x` <b>") == r"\[z\](u) \`x\` &lt;b&gt;"
+
+
+def test_fence_is_longer_than_any_inside() -> None:
+    assert fenced("a ```` b").startswith("`````\n")
+
+
+def test_void_blocks_failed_visits_and_drift_are_named(report: Written) -> None:
+    for text in (report.html, report.markdown):
+        assert "1 of 8 requests failed: HTTP 500" in text
+        assert "vLLM exited 1" in text
+        assert "-3.2" in text  # closing blocks take 3.1 s, opening ones 3.0 s
+
+
+def test_time_split_and_dropped_prompts_are_printed(report: Written) -> None:
+    assert "Outside server starts and load:" in report.html
+    assert "Dropped as too long" in report.markdown
+    assert "| code | 43 | 3 | 40 |" in report.markdown
+
+
+def test_simulated_figures_say_so(plan: Plan, selection: Selection, tmp_path: Path) -> None:
+    simulated = one_workload(selection, {}).model_copy(update={"simulated": True})
+    report = write(tmp_path, simulated, plan)
+    assert "Simulated" in report.html
+    assert "Simulated" in report.markdown
+
+
+def test_price_appears_only_where_it_is_known(
+    plan: Plan, selection: Selection, report: Written, tmp_path: Path
+) -> None:
+    assert "USD per 1M" not in report.markdown
+    priced = one_workload(selection, {"usd_per_million_output_tokens": 1.2345})
+    assert "1.23" in write(tmp_path, priced, plan).markdown
+
+
+def test_same_selection_gives_the_same_report(plan: Plan, selection: Selection, tmp_path: Path) -> None:
+    first, second = (write(tmp_path, one_workload(selection, {}), plan) for _ in range(2))
+    assert first.html == second.html
+
+
+def test_survival_draws_the_best_and_its_neighbours() -> None:
+    workload = make_workload("code", 1, range(200))
+    assert workload.best is not None
+    best = workload.best.num_speculative_tokens
+    drawn = [arm.num_speculative_tokens for arm in survival_arms(workload)]
+    assert len(drawn) == MAX_CURVES
+    assert {best - 1, best, best + 1} <= set(drawn)
+
+
+def test_thousand_arms_report_stays_under_5_mb(tmp_path: Path) -> None:
+    plan = make_plan(grid=range(1, 1000))
+    report = write(tmp_path, make_selection(plan), plan)
+    assert len(report.html.encode()) < 5e6
+    assert "dflash-k999" in report.html
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0123456, "0.0123"),
+        (9.996, "10.0"),
+        (1234.5, "1,230"),
+        (41.26, "41.3"),
+        (0.0, "0"),
+        (None, DASH),
+        (-3.2, "-3.20"),
+    ],
+)
+def test_numbers_have_three_significant_digits(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_missing_interval_and_share_are_dashes() -> None:
+    assert interval(None) == percent(None) == DASH
+    assert percent(0.0) == "0"
+    assert percent(0.00005) == "<0.01"
