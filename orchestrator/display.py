@@ -119,6 +119,26 @@ def headline(selection: Selection) -> str:
     return "; ".join(parts) + "."
 
 
+def recommendation_scope(selection: Selection) -> str:
+    """What the recommended setting is for, and where it costs throughput all the same."""
+    recommendation = selection.recommendation
+    if recommendation is None:
+        return "No setting can be recommended yet: see the reasons above."
+    config = recommendation.speculative_config
+    if config is None:
+        return "For all measured workloads together: run without speculation."
+    losers = [
+        f"{workload_name(workload)} ({number(arm.speedup.mean)}x)"
+        for workload in selection.workloads
+        for arm in workload.arms
+        if (arm.method, arm.num_speculative_tokens) == (config["method"], config["num_speculative_tokens"])
+        and arm.speedup
+        and arm.speedup.mean < 1
+    ]
+    scope = "One setting for all measured workloads together, each weighing the same"
+    return f"{scope}; it loses on {', '.join(losers)}, so serve those apart." if losers else f"{scope}."
+
+
 def _throughput(arm: ArmResult | None) -> str:
     rate = arm.output_tokens_per_s if arm else None
     return number(rate.mean if rate else None)

@@ -65,5 +65,9 @@ class LoadFailed(OrchestratorError):
     """Requests failed, so the block says nothing about throughput."""
 
 
+class TrackingFailed(OrchestratorError):
+    """MLflow could not be brought in line with a sweep's folder; what was measured is not touched by that."""
+
+
 class SweepFailed(OrchestratorError):
     """The sweep ended without a figure for every workload."""

@@ -28,14 +28,16 @@ def key_of(block: BlockRecord) -> MeasurementKey:
 class Ledger:
     """Reads what is there, appends what is new.
 
-    `append` returns only after the line is on disk. A line that a crash tore off at the end is dropped on opening;
-    a damaged line anywhere else raises LedgerError, because somebody edited the file.
+    `append` returns only after the line is on disk. A last line without an end, torn off by a crash or just being
+    written by a running sweep, is not read, and cut off by the first `append`; a damaged line anywhere else raises
+    LedgerError, because somebody edited the file.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._records: list[LedgerRecord] = []
         self._valid: set[MeasurementKey] = set()
+        self._torn_at: int | None = None
         for record in self._read():
             self._remember(record)
 
@@ -43,6 +45,9 @@ class Ledger:
         """Keep `record`; False where that measurement is there already (a late answer of an earlier attempt)."""
         if isinstance(record, BlockRecord) and key_of(record) in self._valid:
             return False
+        if self._torn_at is not None:
+            os.truncate(self.path, self._torn_at)
+            self._torn_at = None
         with self.path.open("ab") as file:
             file.write(record.model_dump_json().encode() + b"\n")
             file.flush()
@@ -81,7 +86,7 @@ class Ledger:
         data = self.path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
-            os.truncate(self.path, len(whole))
+            self._torn_at = len(whole)
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 yield _ADAPTER.validate_json(line)

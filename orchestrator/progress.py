@@ -45,7 +45,8 @@ class Progress:
             where = f"{self._workloads[event.record.workload_id]} block {event.record.block_index}"
             self._last[record.visit_id] = event.record.void_reason or f"{where}: {rate} tokens/s"
         elif event.record.error:
-            self._console.print(Text(f"{name} on {record.node} failed: {event.record.error}", style="yellow"))
+            line = f"{name} on {record.node} failed: {event.record.error}"
+            self._console.print(line, style="yellow", soft_wrap=True, markup=False, highlight=False)
         elif not self._console.is_terminal:
             took = f"{event.record.num_blocks} blocks in {duration(event.record.wall_s)}"
             line = f"{name} ({record.phase}) on {record.node}: {took}; {self._done_text()}"

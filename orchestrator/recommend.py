@@ -7,28 +7,34 @@ from statistics import fmean
 from orchestrator.config import SelectionRules
 from orchestrator.plan import Plan
 from orchestrator.records import Arm
-from orchestrator.selection import Schedule, WorkloadResult
+from orchestrator.selection import Interval, Schedule, WorkloadResult
 
 
 def best_static_arm(plan: Plan, workloads: Sequence[WorkloadResult], rules: SelectionRules) -> Arm | None:
-    """The one arm for a server that takes all measured workloads in equal parts.
+    """The one arm for a server that takes all measured workloads, each weighing the same.
 
-    The highest geometric mean of speedups, ties to the smaller k; the baseline where none is above it. None while the
-    baseline, or every arm on some workload, lacks a figure.
+    The highest geometric mean of speedups, ties to the smaller k; the baseline where that mean is not above 1 by its
+    interval (the workloads' half-widths, as logs, added in quadrature). None while the baseline, or every arm on some
+    workload, lacks a figure.
     """
     if any(workload.arms[0].output_tokens_per_s is None for workload in workloads):
         return None
-    means = {}
+    means, half_widths = {}, {}
     for position in range(1, len(plan.arms)):
-        speedups = [workload.arms[position].speedup for workload in workloads]
-        known = [math.log(speedup.mean) for speedup in speedups if speedup]
-        if len(known) == len(workloads):
-            means[position] = fmean(known)
-    if len(plan.arms) > 1 and not means:
-        return None
-    top = max(means.values(), default=0.0)
-    tied = [p for p, mean in means.items() if mean >= top + math.log(1 - rules.tie_tolerance)]
-    return plan.arms[min(tied)] if top > math.log(1 + rules.tie_tolerance) else plan.baseline
+        speedups = [found for workload in workloads if (found := workload.arms[position].speedup)]
+        if len(speedups) == len(workloads):
+            means[position] = fmean(math.log(speedup.mean) for speedup in speedups)
+            half_widths[position] = math.hypot(*map(_log_half_width, speedups)) / len(speedups)
+    if not means:
+        return plan.baseline if len(plan.arms) == 1 else None
+    top = max(means.values())
+    best = min(position for position, mean in means.items() if mean >= top + math.log(1 - rules.tie_tolerance))
+    is_gain = means[best] > max(half_widths[best], math.log(1 + rules.tie_tolerance))
+    return plan.arms[best] if is_gain else plan.baseline
+
+
+def _log_half_width(speedup: Interval) -> float:
+    return math.log(speedup.ci_high / speedup.ci_low) / 2
 
 
 def batch_size_schedules(plan: Plan, workloads: Sequence[WorkloadResult]) -> tuple[Schedule, ...]:

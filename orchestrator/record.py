@@ -15,7 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from orchestrator.config import Tracking
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import OrchestratorError, TrackingFailed
 from orchestrator.record_folder import CellState, State, SweepFolder, parse_state, redact, sqlite_path
 from orchestrator.record_metrics import Cell, Evidence, Figure, cells_of, new_figures, utc_ms
 from orchestrator.record_tags import cell_params, cell_tags, sweep_params, sweep_tags
@@ -36,10 +36,6 @@ FIGURES_PER_CALL, TEXTS_PER_CALL = 800, 90
 """MLflow takes 1,000 entities a call, at most 100 of them parameters and 100 tags."""
 
 _log = logging.getLogger(__name__)
-
-
-class TrackingFailed(OrchestratorError):
-    """MLflow could not be brought in line with the folder; what was measured is not touched by that."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from orchestrator.config import SweepConfig
 from orchestrator.errors import ConfigError, LedgerError
 from orchestrator.plan import Plan
-from orchestrator.record_metrics import Evidence
+from orchestrator.record_metrics import Evidence, is_current
 from orchestrator.records import LedgerRecord
 from orchestrator.selection import Selection
 
@@ -68,14 +68,19 @@ class SweepFolder:
 
     def _parse(self, plan_file: Path, config_file: Path) -> Evidence:
         plan = Plan.model_validate_json(plan_file.read_bytes())
-        selection_file = self.path / "selection.json"
+        records = self._read_ledger()
         return Evidence(
             plan=plan,
             config=SweepConfig.model_validate(yaml.safe_load(config_file.read_text())),
             sweep_id=f"{plan.name}/{self.path.name}",
-            records=self._read_ledger(),
-            selection=Selection.model_validate_json(selection_file.read_bytes()) if selection_file.exists() else None,
+            records=records,
+            selection=self._read_selection(records),
         )
+
+    def _read_selection(self, records: list[LedgerRecord]) -> Selection | None:
+        path = self.path / "selection.json"
+        selection = Selection.model_validate_json(path.read_bytes()) if path.exists() else None
+        return selection if selection and is_current(selection, records) else None
 
     def _read_ledger(self) -> list[LedgerRecord]:
         """Whole lines after those already read. Not by `Ledger`: it cuts a torn line, which here may be under way."""

@@ -30,6 +30,8 @@ from orchestrator.records import Arm, BlockRecord, LedgerRecord, SpecCounters, V
 from orchestrator.selection import ArmResult, Interval, Selection
 
 PERCENTILES = (50, 95, 99)
+CLOCK_TOLERANCE_MS = 60_000
+"""Blocks carry the node's clock, a selection the driver's."""
 
 
 class Figure(NamedTuple):
@@ -63,6 +65,7 @@ class Evidence:
     sweep_id: str
     records: Sequence[LedgerRecord]
     selection: Selection | None
+    """The current one: while there is one, the sweep counts as finished."""
 
     @property
     def visits(self) -> list[VisitRecord]:
@@ -106,6 +109,12 @@ def utc_ms(text: str) -> int:
     """Milliseconds since 1970 of an ISO time; without an offset it counts as UTC."""
     moment = datetime.fromisoformat(text)
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def is_current(selection: Selection, records: Iterable[LedgerRecord]) -> bool:
+    """Whether nothing was measured after `selection`: it is from an earlier session where the sweep was continued."""
+    limit_ms = utc_ms(selection.created_utc) + CLOCK_TOLERANCE_MS
+    return all(utc_ms(record.started_utc) <= limit_ms for record in records if isinstance(record, BlockRecord))
 
 
 def cells_of(evidence: Evidence) -> Iterator[Cell]:
@@ -184,10 +193,13 @@ def _results(selection: Selection | None) -> dict[tuple[object, ...], ArmResult]
 
 
 def _block_figures(cell: Cell) -> Iterator[Figure]:
-    """Step = block index. The baseline's mean waits for the end: every node's closing visit still changes it."""
+    """Step = block index. The baseline's mean waits for the end: every node's closing visit still changes it.
+
+    Means are geometric, as in the selection, so that the curves of two runs divide to their speedup.
+    """
     for index, group in _by_block(cell.measured):
         line, end_ms = max(m.line for m in group), max(m.end_ms for m in group)
-        rate = fmean(m.block.output_tokens_per_s for m in group)
+        rate = _mean_rate(group)
         yield Figure("block/output_tokens_per_s", rate, end_ms, index, None if cell.arm.is_baseline else line)
     for measured, partners in _pairs(cell):
         both = [measured, *partners]
@@ -230,7 +242,7 @@ def _cell_figures(cell: Cell) -> Iterator[Figure]:
 
 def _own_figures(cell: Cell) -> dict[str, float | None]:
     blocks = [measured.block for measured in cell.measured]
-    rate = fmean(fmean(m.block.output_tokens_per_s for m in group) for _, group in _by_block(cell.measured))
+    rate = geometric_mean(_mean_rate(group) for _, group in _by_block(cell.measured))
     speedups = [_speedup(measured, partners) for measured, partners in _pairs(cell)]
     counters = _counters(cell)
     return {
@@ -285,7 +297,11 @@ def _pairs(cell: Cell) -> list[tuple[Measured, list[Measured]]]:
 
 
 def _speedup(measured: Measured, partners: Sequence[Measured]) -> float:
-    return measured.block.output_tokens_per_s / geometric_mean(p.block.output_tokens_per_s for p in partners)
+    return measured.block.output_tokens_per_s / _mean_rate(partners)
+
+
+def _mean_rate(measured: Iterable[Measured]) -> float:
+    return geometric_mean(m.block.output_tokens_per_s for m in measured)
 
 
 def _counters(cell: Cell) -> SpecCounters | None:

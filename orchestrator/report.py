@@ -7,7 +7,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from orchestrator.display import headline
+from orchestrator.display import headline, recommendation_scope
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan
 from orchestrator.plots import Plot
@@ -44,7 +44,7 @@ def _environment(html: bool) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"cell": markdown_text, "fence": fenced, "json": json.dumps, "svg": _svg}
-    environment.globals |= {"headline": headline}
+    environment.globals |= {"headline": headline, "recommendation_scope": recommendation_scope}
     return environment
 
 

@@ -67,6 +67,7 @@ def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tup
         ledger = Ledger(sweep_dir.ledger_path)
         _announce(console, sweep_dir, ledger, plan, continues)
         recorder = Recorder(sweep_dir.path, config.tracking)
+        recorder.kick()  # its first call imports MLflow: while the first server starts that disturbs nobody
         try:
             _measure(config, plan, prompts, ledger, sweep_dir, recorder, console)
             selection = decide_and_report(sweep_dir, repeat_command)

@@ -14,6 +14,7 @@ from orchestrator.display import (
     is_best,
     milliseconds,
     number,
+    recommendation_scope,
     workload_name,
 )
 from orchestrator.selection import Selection, Verdict
@@ -71,14 +72,12 @@ def arms_table(selection: Selection) -> Table:
 def recommendation_text(selection: Selection) -> str:
     """The commands to deploy. Print it unwrapped (`soft_wrap=True`), so that it can be copied."""
     recommendation = selection.recommendation
+    scope = recommendation_scope(selection)
     if recommendation is None:
-        return "No setting can be recommended yet: see the reasons above."
+        return scope
     config = recommendation.speculative_config
-    flag = json.dumps(config) if config is not None else "none: run without speculation"
-    return (
-        f"speculative_config: {flag}\n\n{recommendation.vllm_serve}\n\n"
-        f"Or in a container:\n\n{recommendation.docker_run}\n"
-    )
+    flag = f"--speculative-config '{json.dumps(config)}'\n\n" if config is not None else ""
+    return f"{scope}\n\n{flag}{recommendation.vllm_serve}\n\nOr in a container:\n\n{recommendation.docker_run}\n"
 
 
 def _table(*left: str, right: tuple[str, ...]) -> Table:

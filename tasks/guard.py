@@ -54,6 +54,7 @@ class GuardedProcess:
         self._unread = b""
         self._pid: int | None = None
         self._ended = False
+        self._survivors: list[int] = []
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as log:
             self._guard = subprocess.Popen(
@@ -107,6 +108,8 @@ class GuardedProcess:
                     raise TimeoutError(f"process {self._pid} and its children did not end within {deadline - begin} s")
                 self._read_status(timeout_s=1)
             self._close_pipes()
+            if self._survivors:
+                raise TimeoutError(f"processes {self._survivors} survive SIGKILL")
             self._stop_s = time.monotonic() - begin
         return self._stop_s
 
@@ -134,6 +137,7 @@ class GuardedProcess:
             raise OSError(status["errno"], status["error"], status["filename"])
         self._pid = status.get("pid", self._pid)
         self.exit_code = status.get("exit_code", self.exit_code)
+        self._survivors = status.get("survivors", self._survivors)
 
     def _close_pipes(self) -> None:
         for pipe in (self._guard.stdin, self._guard.stdout):
@@ -223,6 +227,7 @@ def _end_descendants(child_pid: int, grace_s: float) -> None:
         for process in alive:
             _send(process, signal.SIGKILL)
         time.sleep(_POLL_S)
+    _report(survivors=[process.pid for process in alive])
 
 
 def _descendants(child_pid: int) -> list[psutil.Process]:

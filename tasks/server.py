@@ -112,7 +112,8 @@ class VllmServer:
     def engine_version(self) -> str | None:
         """vLLM's version (/version); None where the server does not tell."""
         answer = self._ask("/version", timeout_s=REQUEST_TIMEOUT_S)
-        return str(answer.body["version"]) if answer.status == 200 and "version" in answer.body else None
+        stated = answer.status == 200 and isinstance(answer.body, dict) and "version" in answer.body
+        return str(answer.body["version"]) if stated else None
 
     def wait_until_ready(self, *, timeout_s: float) -> float:
         """Wait until /health and a real one-token completion answer.

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -87,7 +87,8 @@ class _Run:
             self.engine_version = server.engine_version
             server.verify_configuration()
             self._refuse_defects()
-            yield from self._blocks(Target(base_url=server.base_url, api_key=server.api_key, model=server.model_name))
+            target = Target(base_url=server.base_url, api_key=server.api_key, model=server.model_name)
+            yield from self._blocks(server, target)
             begun = time.monotonic()
         self.server_stop_s = time.monotonic() - begun
 
@@ -95,21 +96,21 @@ class _Run:
         for cell in self.task.workloads.values():
             refuse_known_defects(self.engine_version, self.task.visit.arm.method, cell.temperature)
 
-    def _blocks(self, target: Target) -> Iterator[MeasuredBlock]:
+    def _blocks(self, server: VllmServer, target: Target) -> Iterator[MeasuredBlock]:
         warm: set[str] = set()
         for block in self.task.blocks:
             cell = self.task.workloads[block.workload_id]
             if cell.id not in warm:
-                self._warm_up(target, cell)
+                self._warm_up(server, target, cell)
                 warm.add(cell.id)
-            measured = self._measure_block(target, cell, block)
+            measured = self._measure_block(server, target, cell, block)
             self.num_blocks += 1
             yield measured
 
-    def _warm_up(self, target: Target, cell: WorkloadCell) -> None:
+    def _warm_up(self, server: VllmServer, target: Target, cell: WorkloadCell) -> None:
         begun = time.monotonic()
         before = _counters(target)
-        load = run_load(target, self._pick(cell, cell.warmup_prompt_indices), cell)
+        load = _drive(server, target, self._pick(cell, cell.warmup_prompt_indices), cell)
         counters = delta(before, _counters(target))
         self.warmup_s += time.monotonic() - begun
         failed = [request.error for request in load.requests if request.error]
@@ -121,11 +122,11 @@ class _Run:
         if mismatch:
             raise ArmMismatch(f"{self.task.visit.id}: {mismatch}")
 
-    def _measure_block(self, target: Target, cell: WorkloadCell, block: Block) -> MeasuredBlock:
+    def _measure_block(self, server: VllmServer, target: Target, cell: WorkloadCell, block: Block) -> MeasuredBlock:
         started_utc = datetime.now(UTC).isoformat()
         begun = time.monotonic()
         before = _counters(target)
-        load = run_load(target, self._pick(cell, block.prompt_indices), cell)
+        load = _drive(server, target, self._pick(cell, block.prompt_indices), cell)
         counters = _settled_delta(target, before, load)
         self.blocks_s += time.monotonic() - begun
         return MeasuredBlock(
@@ -210,6 +211,14 @@ class _Run:
             error=self.error,
         )
         return FinishedVisit(record=record, server_log=log)
+
+
+def _drive(server: VllmServer, target: Target, prompts: Sequence[tuple[int, Prompt]], cell: WorkloadCell) -> LoadResult:
+    """The load; where a request failed because the engine died, its own words instead of a refused connection."""
+    load = run_load(target, prompts, cell)
+    if any(request.error for request in load.requests):
+        server.raise_if_ended()
+    return load
 
 
 def _counters(target: Target) -> EngineCounters:

@@ -1,0 +1,1 @@
+"""Measurements of this tool itself. Each prints a table and the command that makes it again."""
