@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, key_of
 from orchestrator.plan import Plan
 from orchestrator.policy import Grid
 from orchestrator.records import FinishedVisit, MeasuredBlock, Visit, VisitEvent, VisitRecord
@@ -33,7 +33,7 @@ class Board:
         """Start the next visit on one of the live `nodes`; None while there is nothing to start."""
         busy = {visit.node for visit in self.running.values()}
         for node in sorted(set(nodes) - busy):
-            visit = self._policy.next_visit(self.plan, self.ledger, self._started, node)
+            visit = self._policy.next_visit(self.plan, self.ledger, self._started, self.running, node)
             if visit:
                 self._started.append(visit)
                 self.running[visit.id] = visit
@@ -43,7 +43,8 @@ class Board:
     def take(self, event: VisitEvent) -> None:
         """Keep what a node sent: raw data first, since the ledger's line is what makes a block count."""
         record = event.record
-        if record.visit_id not in self.running:
+        known = isinstance(event, MeasuredBlock) and self.ledger.has(key_of(event.record))
+        if record.visit_id not in self.running or known:
             log.warning("dropped a late result of visit %s", record.visit_id)
             return
         if isinstance(event, MeasuredBlock):
@@ -61,6 +62,10 @@ class Board:
         visit = self.running.get(visit_id)
         if visit is None:
             return
+        blocks = [
+            block for block in self.ledger.blocks() if (block.visit_id, block.attempt) == (visit_id, visit.attempt)
+        ]
+        blocks_s = sum(block.wall_s for block in blocks)
         record = VisitRecord(
             visit_id=visit.id,
             arm_id=visit.arm.id,
@@ -68,8 +73,9 @@ class Board:
             phase=visit.phase,
             node=visit.node,
             started_utc=datetime.now(UTC).isoformat(),
-            wall_s=0.0,
-            num_blocks=sum(block.visit_id == visit.id for block in self.ledger.valid_blocks()),
+            blocks_s=blocks_s,
+            wall_s=blocks_s,  # at least: how long the rest took died with the worker
+            num_blocks=len(blocks),
             error=reason,
         )
         self.take(FinishedVisit(record=record, server_log=""))

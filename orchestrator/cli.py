@@ -27,6 +27,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 2 the configuration is wrong and nothing was started, 3 the run failed (what was "
     "measured is kept), 130 interrupted (the same command continues).",
 )
+INTERRUPTED = 130
 out = Console(soft_wrap=False)
 err = Console(stderr=True, soft_wrap=True)
 
@@ -92,12 +93,13 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         app(standalone_mode=True)
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # Typer turns Ctrl-C into this
+            err.print("interrupted: what was measured is kept; the same command continues", highlight=False)
+        raise
     except OrchestratorError as error:
         err.print(f"error: {error}", style="red", markup=False, highlight=False)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        err.print("interrupted: what was measured is kept; the same command continues", highlight=False)
-        sys.exit(130)
 
 
 def _compose(overrides: list[str] | None, config_dir: Path | None) -> SweepConfig:

@@ -1,6 +1,7 @@
 """Commands that put a chosen arm into service: the flags it was measured with, as anyone would type them."""
 
 import shlex
+from pathlib import Path
 
 from pydantic import JsonValue
 
@@ -32,15 +33,21 @@ def recommend_commands(arm: Arm, engine_version: str | None) -> Recommendation:
 
 
 def local_speculative_config(spec: ServerSpec) -> dict[str, JsonValue] | None:
-    """The speculative_config with a `demo://` drafter as its path on this machine."""
+    """The speculative_config with a local drafter as its path on this machine."""
     config = spec.speculative_config
     if config is None or not isinstance(config.get("model"), str):
         return config
-    return config | {"model": resolve_model(str(config["model"]))}
+    return config | {"model": _resolved(str(config["model"]))}
+
+
+def _resolved(model: str) -> str:
+    """As it has to be typed anywhere: a Hugging Face id unchanged, a local folder by its absolute path."""
+    found = resolve_model(model)
+    return str(Path(found).expanduser().absolute()) if is_local(found) else found
 
 
 def _serve(spec: ServerSpec, config: dict[str, JsonValue] | None) -> list[str]:
-    target = resolve_model(spec.target)
+    target = _resolved(spec.target)
     return [target, *serve_arguments(spec, model_path=target, speculative_config=config), *spec.extra_args]
 
 
@@ -55,7 +62,7 @@ def _docker_run(
     environment: dict[str, str],
     engine_version: str | None,
 ) -> str:
-    models = [resolve_model(spec.target), str((config or {}).get("model", ""))]
+    models = [_resolved(spec.target), str((config or {}).get("model", ""))]
     flags = [
         *("docker", "run", "--rm", "--ipc=host", "--cap-add=SYS_NICE", "--security-opt", "seccomp=unconfined"),
         *("-p", f"127.0.0.1:{PORT}:{PORT}"),
@@ -63,5 +70,6 @@ def _docker_run(
         *(part for path in models if is_local(path) for part in ("-v", f"{path}:{path}:ro")),
     ]
     cache = f'-v "$HOME/.cache/huggingface:{CACHE_IN_IMAGE}"'  # not quoted with the rest: the shell fills in $HOME
-    image = f"{IMAGE}:{f'v{engine_version}' if engine_version else 'latest'}"
+    # Wheels are called 0.32.0+cpu, which a tag cannot be.
+    image = f"{IMAGE}:{f'v{engine_version.partition("+")[0]}' if engine_version else 'latest'}"
     return f"{shlex.join(flags)} {cache} {shlex.join([image, *_serve(spec, config)])}"

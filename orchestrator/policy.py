@@ -16,20 +16,26 @@ class Grid(Strict):
     seed: int
     max_attempts: int
 
-    def next_visit(self, plan: Plan, ledger: Ledger, started: Sequence[Visit], node: str) -> Visit | None:
+    def next_visit(
+        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], running: Collection[str], node: str
+    ) -> Visit | None:
         """The next visit for the idle `node`, or None while there is nothing for it.
 
-        `started` are the visits of this session, running ones included. None may change once a running visit fails.
+        `started` are the visits of this session, `running` the ids of those under way. None may change once a
+        running visit ends: while an arm runs elsewhere it may fail and come here, so this node does not close yet.
         """
         opening = self._visit(plan, ledger, started, plan.baseline, "opening", node)
         if opening:
             return opening
         if not _measured_all(plan, ledger, "opening", node):
             return None  # without its own baseline a node's figures compare with nothing
+        under_way = {visit.arm.id for visit in started if visit.id in running and visit.phase == "arm"}
         for arm in self._shuffled(plan):
-            visit = self._visit(plan, ledger, started, arm, "arm", node)
+            visit = None if arm.id in under_way else self._visit(plan, ledger, started, arm, "arm", node)
             if visit:
                 return visit
+        if under_way:
+            return None
         return self._visit(plan, ledger, started, plan.baseline, "closing", node)
 
     def _shuffled(self, plan: Plan) -> list[Arm]:
@@ -73,7 +79,9 @@ def num_measurements(plan: Plan, nodes: Collection[str]) -> int:
 
 
 def is_complete(plan: Plan, ledger: Ledger) -> bool:
-    """Whether every arm is measured, between two baselines on every node that took part."""
-    nodes = {block.node for block in ledger.valid_blocks() if block.phase == "opening"}
+    """Whether every arm is measured, between two baselines on every node that measured one."""
+    blocks = ledger.valid_blocks()
+    nodes = {block.node for block in blocks if block.phase == "arm"}
+    nodes = nodes or {block.node for block in blocks if block.phase == "opening"}
     arms = all(not missing_blocks(plan, ledger, arm, "arm", "") for arm in plan.arms if not arm.is_baseline)
     return bool(nodes) and arms and all(_measured_all(plan, ledger, "closing", node) for node in nodes)

@@ -61,27 +61,35 @@ def _select_workload(
         _arm_result(arm, cell, measured.get((arm.id, cell.id), ()), baseline, rules, usd_per_hour) for arm in plan.arms
     )
     verdict, best, reason = decide(results, rules)
-    unmeasured = [
-        f"{arm.name} has no figure ({failures.get(arm.id, 'not measured yet')})"
+    left_out = [
+        _why_left_out(arm, result, rules, failures.get(arm.id))
         for arm, result in zip(plan.arms, results, strict=True)
-        if result.output_tokens_per_s is None
+        if result.num_blocks < rules.min_blocks
     ]
     return WorkloadResult(
         dataset=cell.dataset,
         max_concurrency=cell.max_concurrency,
         output_len=cell.output_len,
         verdict=verdict,
-        reason="; ".join([reason, *unmeasured]),
+        reason="; ".join([reason, *left_out]),
         best=best,
         arms=results,
     )
 
 
+def _why_left_out(arm: Arm, result: ArmResult, rules: SelectionRules, failure: str | None) -> str:
+    if result.num_requests == 0:
+        return f"{arm.name} has no figure ({failure or 'not measured yet'})"
+    why = f" ({failure})" if failure else ""
+    return f"{arm.name} is left out: {result.num_blocks} of at least {rules.min_blocks} valid blocks{why}"
+
+
 def paired_log_ratios(arm: Iterable[BlockRecord], baseline: Iterable[BlockRecord]) -> dict[str, float]:
     """Block id -> ln(arm's tokens/s / baseline's), both on the same node.
 
-    The baseline was measured at the node's start and end: its two figures are averaged as logs, which takes a
-    linear drift out. Blocks without a baseline on their node are left out.
+    The baseline was measured at the node's start and end: its two figures are averaged as logs. For an arm in the
+    middle that cancels a linear drift, for the others it halves it at least; the random order of arms makes the rest
+    noise. Blocks without a baseline on their node are left out.
     """
     reference: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for block in baseline:
@@ -91,7 +99,7 @@ def paired_log_ratios(arm: Iterable[BlockRecord], baseline: Iterable[BlockRecord
         logs = reference.get((block.block_id, block.node))
         if logs:
             ratios[block.block_id].append(math.log(block.output_tokens_per_s) - fmean(logs))
-    return {block_id: fmean(values) for block_id, values in ratios.items()}
+    return {block_id: fmean(ratios[block_id]) for block_id in sorted(ratios)}
 
 
 def log_interval(values: Sequence[float], confidence: float) -> Interval | None:
@@ -114,14 +122,20 @@ def decide(results: Sequence[ArmResult], rules: SelectionRules) -> tuple[Verdict
         return "baseline", _choice(baseline), "no speculative arm was planned"
     top_k = max(speedups, key=lambda k: speedups[k].mean)
     leader = next(arm for arm in arms if arm.num_speculative_tokens == top_k)
-    k = min(k for k, interval in speedups.items() if interval.mean >= speedups[top_k].mean * (1 - rules.tie_tolerance))
+    tied = [k for k, interval in speedups.items() if interval.mean >= speedups[top_k].mean * (1 - rules.tie_tolerance)]
+    # A smaller k that happens to be noisy must not turn a proven gain into `undecided`.
+    k = min([k for k in tied if _gains(speedups[k], rules)] or tied)
     best = next(arm for arm in arms if arm.num_speculative_tokens == k)
     figure = f"{best.method} k={k} gives {_show(speedups[k])} of the baseline's throughput"
-    if speedups[k].ci_low > 1 and speedups[k].mean > 1 + rules.tie_tolerance:
+    if _gains(speedups[k], rules):
         return "speculate", _choice(best), figure + _close_ones(k, speedups, leader)
     if all(interval.ci_high < 1 + rules.tie_tolerance for interval in speedups.values()):
         return "baseline", _choice(baseline), f"no arm gains: the best, {figure}"
     return "undecided", None, f"{figure}: too close to 1 to tell; more blocks would narrow the interval"
+
+
+def _gains(speedup: Interval, rules: SelectionRules) -> bool:
+    return speedup.ci_low > 1 and speedup.mean > 1 + rules.tie_tolerance
 
 
 def _counts(arm: ArmResult, rules: SelectionRules) -> bool:
@@ -188,7 +202,7 @@ def _log_throughput_per_block(blocks: Iterable[BlockRecord]) -> list[float]:
     logs: defaultdict[str, list[float]] = defaultdict(list)
     for block in blocks:
         logs[block.block_id].append(math.log(block.output_tokens_per_s))
-    return [fmean(values) for values in logs.values()]
+    return [fmean(logs[block_id]) for block_id in sorted(logs)]
 
 
 def _quantiles(values: Iterable[float]) -> Quantiles | None:
@@ -200,14 +214,16 @@ def _quantiles(values: Iterable[float]) -> Quantiles | None:
 
 
 def _matching(blocks: Iterable[BlockRecord], baseline: Iterable[BlockRecord]) -> float | None:
-    """Share of prompts whose output equals the baseline's first measured one; None where nothing compares."""
-    expected: dict[str, tuple[str, ...]] = {}
-    for block in baseline:
-        expected.setdefault(block.block_id, block.output_sha256)
+    """Share of prompts whose output equals the baseline's on the same node, the opening one's where there are two.
+
+    None where nothing compares.
+    """
+    # "closing" < "opening": the later of two in this order wins, whatever order they were measured in.
+    expected = {(b.block_id, b.node): b.output_sha256 for b in sorted(baseline, key=lambda b: b.phase)}
     same = [
         ours == theirs
         for block in blocks
-        if block.block_id in expected
-        for ours, theirs in zip(block.output_sha256, expected[block.block_id], strict=True)
+        if (block.block_id, block.node) in expected
+        for ours, theirs in zip(block.output_sha256, expected[block.block_id, block.node], strict=True)
     ]
     return sum(same) / len(same) if same else None

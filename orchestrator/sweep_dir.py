@@ -6,17 +6,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
+from pydantic import ValidationError
 
 from orchestrator.compose import load_yaml, to_yaml
-from orchestrator.config import SweepConfig
+from orchestrator.config import Strict, SweepConfig
 from orchestrator.errors import ConfigError, SweepLocked
 from orchestrator.ledger import Ledger, key_of
 from orchestrator.plan import Plan
 from orchestrator.policy import is_complete
 from orchestrator.records import RequestRecord
 from orchestrator.selection import Selection
+
+Kept = TypeVar("Kept", bound=Strict)
 
 
 class SweepDir:
@@ -42,12 +46,12 @@ class SweepDir:
         return load_yaml(self.path / "config.yaml")
 
     def plan(self) -> Plan:
-        return Plan.model_validate_json((self.path / "plan.json").read_bytes())
+        return _read(Plan, self.path / "plan.json")
 
     def selection(self) -> Selection | None:
         if not self.selection_path.exists():
             return None
-        return Selection.model_validate_json(self.selection_path.read_bytes())
+        return _read(Selection, self.selection_path)
 
     def write_selection(self, selection: Selection) -> None:
         _replace(self.selection_path, selection.model_dump_json(indent=2))
@@ -70,8 +74,8 @@ class SweepDir:
 def open_sweep(config: SweepConfig, plan: Plan) -> Iterator[tuple[SweepDir, bool]]:
     """The folder to measure into, locked for this process, and whether it continues an earlier run.
 
-    The newest sweep of that name continues where its plan is the same and blocks are missing. Otherwise a new folder
-    begins; valid blocks of the newest one whose arm and prompts are unchanged are taken over.
+    The newest sweep of that name and plan continues where blocks are missing. Otherwise a new folder begins; if the
+    newest sweep has another plan, its valid blocks whose arm and prompts are unchanged are taken over.
 
     Raises:
         SweepLocked: another process measures under that name.
@@ -87,19 +91,18 @@ def open_sweep(config: SweepConfig, plan: Plan) -> Iterator[tuple[SweepDir, bool
             "wait for it, or give this one a name of its own: name=..."
         ) from None
     try:
-        newest = newest_sweep(Path(config.results_dir), config.name)
-        if newest and _continues(newest, plan):
-            yield _linked(newest, config), True
-        else:
-            yield _linked(_begin(root, config, plan, newest), config), False
+        earlier = _unfinished(root, plan)
+        if earlier:
+            _replace(earlier.path / "config.yaml", to_yaml(config))  # price, rules, tracking may have changed
+        yield _linked(earlier or _begin(root, config, plan), config), earlier is not None
     finally:
         lock.release()
 
 
 def newest_sweep(results_dir: Path, name: str) -> SweepDir | None:
     """The newest sweep of that name that has a plan."""
-    folders = sorted(path.parent for path in (results_dir / name).glob("*/plan.json"))
-    return SweepDir(folders[-1]) if folders else None
+    sweeps = _sweeps(results_dir / name)
+    return sweeps[-1] if sweeps else None
 
 
 def find_sweep(results_dir: Path, where: str | None) -> SweepDir:
@@ -120,12 +123,18 @@ def find_sweep(results_dir: Path, where: str | None) -> SweepDir:
     return found
 
 
-def _continues(newest: SweepDir, plan: Plan) -> bool:
-    earlier = newest.plan()
-    return earlier.id == plan.id and not is_complete(earlier, Ledger(newest.ledger_path))
+def _sweeps(root: Path) -> list[SweepDir]:
+    """Oldest first; a folder without a plan is one that never began."""
+    return [SweepDir(path.parent) for path in sorted(root.glob("*/plan.json"))]
 
 
-def _begin(root: Path, config: SweepConfig, plan: Plan, newest: SweepDir | None) -> SweepDir:
+def _unfinished(root: Path, plan: Plan) -> SweepDir | None:
+    same = next((sweep for sweep in reversed(_sweeps(root)) if sweep.plan().id == plan.id), None)
+    return same if same and not is_complete(plan, Ledger(same.ledger_path)) else None
+
+
+def _begin(root: Path, config: SweepConfig, plan: Plan) -> SweepDir:
+    newest = newest_sweep(root.parent, root.name)
     folder = root / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
     folder.mkdir()
     _replace(folder / "config.yaml", to_yaml(config))
@@ -161,6 +170,16 @@ def _linked(sweep: SweepDir, config: SweepConfig) -> SweepDir:
     temporary.symlink_to(sweep.path.relative_to(results))
     temporary.replace(results / "latest")
     return sweep
+
+
+def _read(kind: type[Kept], path: Path) -> Kept:
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise ConfigError(
+            f"{path}: not a {kind.__name__.lower()} of this version ({error.errors()[0]['msg']}); "
+            "move the sweep's folder away to begin anew"
+        ) from error
 
 
 def _replace(path: Path, text: str) -> None:

@@ -103,6 +103,8 @@ def _read_rows(name: str, dataset: Dataset) -> Any:
             f"{_first_line(error.__cause__ or error)}"
         ) from error
     except (OSError, ValueError) as error:
+        if dataset.data_files is not None:
+            raise PromptsUnavailable(f"dataset {name!r}: {_source(dataset)}: {_first_line(error)}") from error
         raise HubUnavailable(
             f"dataset {name!r} cannot be read from {_source(dataset)}: {_first_line(error)}; "
             f"check its name and the network, or give a local copy with datasets.{name}.data_files=FILE.jsonl"
@@ -111,9 +113,10 @@ def _read_rows(name: str, dataset: Dataset) -> Any:
 
 def _existing_file(name: str, data_files: str) -> str:
     path = Path(resolve_data_file(data_files)).expanduser()
-    if not path.is_file():
+    if not path.is_file() or not path.stat().st_size:
         raise PromptsUnavailable(
-            f"dataset {name!r}: no such file {path.absolute()}; correct datasets.{name}.data_files"
+            f"dataset {name!r}: {'empty' if path.is_file() else 'no such'} file {path.absolute()}; "
+            f"correct datasets.{name}.data_files"
         )
     return str(path.absolute())
 

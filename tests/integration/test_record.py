@@ -19,10 +19,10 @@ import pytest
 import yaml
 
 from orchestrator.config import SweepConfig, Tracking
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, TrackingFailed
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan, PromptSet, plan_sweep
-from orchestrator.record import CELL_TAG, SWEEP_TAG, MirrorResult, Recorder, TrackingFailed, mirror
+from orchestrator.record import CELL_TAG, SWEEP_TAG, MirrorResult, Recorder, mirror
 from orchestrator.records import Arm, Block, BlockRecord, Message, Phase, Prompt, SpecCounters
 from orchestrator.selection import ArmResult, Choice, Interval, Provenance, Selection, WorkloadResult
 
