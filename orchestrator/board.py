@@ -1,6 +1,7 @@
 """The driver's view of a running sweep: what was started, what runs where, what came back. No Ray in here."""
 
 import logging
+import secrets
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
@@ -30,11 +31,16 @@ class Board:
         self.listeners: list[Callable[[VisitEvent], None]] = []
 
     def next_visit(self, nodes: Collection[str]) -> Visit | None:
-        """Start the next visit on one of the live `nodes`; None while there is nothing to start."""
+        """Start the next visit on one of the live `nodes`; None while there is nothing to start.
+
+        Its id becomes unique here: a driver that was killed may have started the same visit before, and what that one
+        left in raw/ or still sends must not mix with this one's.
+        """
         busy = {visit.node for visit in self.running.values()}
         for node in sorted(set(nodes) - busy):
             visit = self._policy.next_visit(self.plan, self.ledger, self._started, self.running, node)
             if visit:
+                visit = visit.model_copy(update={"id": f"{visit.id}-{secrets.token_hex(2)}"})
                 self._started.append(visit)
                 self.running[visit.id] = visit
                 return visit

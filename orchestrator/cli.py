@@ -3,9 +3,10 @@
 import logging
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -25,9 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Find, per workload, whether speculative decoding pays on your CPUs, and with which num_speculative_tokens.",
     epilog="Exit codes: 0 done, 2 the configuration is wrong and nothing was started, 3 the run failed (what was "
-    "measured is kept), 130 interrupted (the same command continues).",
+    "measured is kept), 130 or 143 interrupted (the same command continues).",
 )
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 out = Console(soft_wrap=False)
 err = Console(stderr=True, soft_wrap=True)
 
@@ -40,16 +41,19 @@ Overrides = Annotated[
 ConfigDir = Annotated[Path | None, typer.Option(help="A folder with your own hardware/, model/, dataset/ ... files")]
 Where = Annotated[str | None, typer.Argument(help="A sweep's folder or name; the latest if not given", metavar="SWEEP")]
 ResultsDir = Annotated[Path, typer.Option(help="The folder that holds the sweeps")]
+TrackingUri = Annotated[str | None, typer.Option(help="Another MLflow than the one the sweep was configured with")]
 
 
 @app.command()
 def sweep(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     """Measure, select and report. Run again after an interruption, it continues."""
-    from orchestrator.sweep import run_sweep  # Ray, MLflow and transformers load only where something runs
+    # Ray, MLflow and transformers load only where something runs.
+    from orchestrator.sweep import require_complete, run_sweep
 
     config = _compose(overrides, config_dir)
     sweep_dir, selection = run_sweep(config, out, _typed_command())
     _print_selection(selection, sweep_dir)
+    require_complete(sweep_dir)
 
 
 @app.command()
@@ -79,27 +83,41 @@ def report(where: Where = None, results_dir: ResultsDir = Path("results")) -> No
 
 
 @app.command()
-def record(where: Where = None, results_dir: ResultsDir = Path("results")) -> None:
+def record(where: Where = None, results_dir: ResultsDir = Path("results"), tracking_uri: TrackingUri = None) -> None:
     """Bring MLflow in line with a sweep's folder, for example after it was down."""
     from orchestrator.record import mirror
 
     found = find_sweep(results_dir, where)
-    mirror(found.path, found.config().tracking)
+    tracking = found.config().tracking
+    if tracking_uri is not None:
+        tracking = tracking.model_copy(update={"uri": tracking_uri})
+    if tracking.uri is None:
+        raise ConfigError(
+            f"{found.path / 'config.yaml'}: tracking.uri is null, so there is no MLflow to record in; "
+            "name one with --tracking-uri"
+        )
+    mirror(found.path, tracking)
     out.print(f"{found.sweep_id} is recorded in MLflow", highlight=False)
 
 
 def main() -> None:
     """Entry point: errors in one line on stderr, exit codes as the help says."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         app(standalone_mode=True)
     except SystemExit as ended:
-        if ended.code == INTERRUPTED:  # Typer turns Ctrl-C into this
+        if ended.code in (INTERRUPTED, TERMINATED):  # Typer turns Ctrl-C into the first
             err.print("interrupted: what was measured is kept; the same command continues", highlight=False)
         raise
     except OrchestratorError as error:
         err.print(f"error: {error}", style="red", markup=False, highlight=False)
         sys.exit(error.exit_code)
+
+
+def _on_sigterm(number: int, frame: object) -> NoReturn:
+    """End as on Ctrl-C: servers, Ray and the ledger are left in order."""
+    sys.exit(TERMINATED)
 
 
 def _compose(overrides: list[str] | None, config_dir: Path | None) -> SweepConfig:

@@ -4,23 +4,31 @@ import atexit
 import os
 import secrets
 import shutil
+import signal
+import socket
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from orchestrator.config import Cluster, Hardware
-from orchestrator.errors import NodeUnavailable
+from orchestrator.errors import ClusterLost, NodeUnavailable
 
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
+CONNECT_TIMEOUT_S = 5.0
+
+LiveNodes = Callable[[], dict[str, str]]
+"""See `live_nodes`; raises ClusterLost once the cluster that was started here is dead."""
 
 
 @contextmanager
-def ray_cluster(cluster: Cluster, hardware: Hardware) -> Iterator[None]:
-    """Connect to Ray, and on leaving disconnect; a cluster started here ends with it.
+def ray_cluster(cluster: Cluster, hardware: Hardware) -> Iterator[LiveNodes]:
+    """Connect to Ray, and on leaving disconnect; a cluster started here ends with it. Yields what tells its nodes.
 
     Raises:
         NodeUnavailable: no Ray answers at the address, or none of its nodes offers `hardware.node_resource`.
@@ -28,18 +36,26 @@ def ray_cluster(cluster: Cluster, hardware: Hardware) -> Iterator[None]:
     _choose_auth(cluster)
     import ray  # reads the mode once, at import
 
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         if cluster.address is None:
             _start_local(ray, hardware)
         else:
             _join(ray, cluster.address)
+        signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler aborts the process with a stack trace
+        servants = _servants() if cluster.address is None else []
         if not live_nodes(hardware):
             raise NodeUnavailable(
                 f"no node of the Ray cluster at {cluster.address} offers the resource {hardware.node_resource!r} "
                 f"that hardware={hardware.name} asks for; start workers with "
                 f"`ray start --address={cluster.address} --resources='{{\"{hardware.node_resource}\": 1}}'`"
             )
-        yield
+
+        def live() -> dict[str, str]:
+            _require_running(servants)
+            return live_nodes(hardware)
+
+        yield live
     finally:
         ray.shutdown()
 
@@ -58,6 +74,21 @@ def live_nodes(hardware: Hardware) -> dict[str, str]:
         _name(node) if names[_name(node)] == 1 else f"{_name(node)}-{node['NodeID'][:8]}": node["NodeID"]
         for node in nodes
     }
+
+
+def _servants() -> list[psutil.Process]:
+    """The processes without which the Ray started here is lost."""
+    return [child for child in psutil.Process().children() if child.name() in ("raylet", "gcs_server")]
+
+
+def _require_running(servants: list[psutil.Process]) -> None:
+    """Ray itself notices late (15 s), and then ends this process at once, with nothing kept in order."""
+    dead = [child.pid for child in servants if not child.is_running() or child.status() == psutil.STATUS_ZOMBIE]
+    if dead:
+        raise ClusterLost(
+            f"the Ray that this sweep started has died (process {dead[0]} is gone; killed, or out of memory?); "
+            "what was measured is kept, the same command continues"
+        )
 
 
 def _name(node: dict[str, Any]) -> str:
@@ -83,6 +114,8 @@ def _own_token() -> str:
 
 
 def _start_local(ray: Any, hardware: Hardware) -> None:
+    # Its default of 15 would put anything else on this machine before the engine. Ray wants this name as it is.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
     ray.init(
         address="local",
         resources={hardware.node_resource: 1},
@@ -94,9 +127,12 @@ def _start_local(ray: Any, hardware: Hardware) -> None:
 
 
 def _join(ray: Any, address: str) -> None:
+    host, _, port = address.rpartition(":")
     try:
+        # Ray would try for minutes, and print about it.
+        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S).close()
         ray.init(address=address, log_to_driver=False, logging_level="error")
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
         reason = (str(error).splitlines() or ["no answer"])[0]
         raise NodeUnavailable(
             f"no Ray cluster answers at cluster.address={address}: {reason}; "

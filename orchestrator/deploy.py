@@ -24,12 +24,17 @@ def recommend_commands(arm: Arm, engine_version: str | None) -> Recommendation:
     spec = arm.server
     config = local_speculative_config(spec)
     environment = _environment(spec)
-    assignments = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+    assignments = " ".join([*_preload(spec), *(f"{name}={shlex.quote(value)}" for name, value in environment.items())])
     return Recommendation(
         speculative_config=config,
         vllm_serve=f"{assignments} {shlex.join(['vllm', 'serve', *_serve(spec, config), '--port', PORT])}",
         docker_run=_docker_run(spec, config, environment, engine_version),
     )
+
+
+def _preload(spec: ServerSpec) -> list[str]:
+    """OpenMP beside the `vllm` that the shell finds, as it was measured; the container image does this by itself."""
+    return ['LD_PRELOAD="$(dirname "$(command -v vllm)")/../lib/libiomp5.so"'] if spec.preload_openmp else []
 
 
 def local_speculative_config(spec: ServerSpec) -> dict[str, JsonValue] | None:
@@ -62,7 +67,8 @@ def _docker_run(
     environment: dict[str, str],
     engine_version: str | None,
 ) -> str:
-    models = [_resolved(spec.target), str((config or {}).get("model", ""))]
+    # An empty path would count as the working folder.
+    models = [model for model in (_resolved(spec.target), str((config or {}).get("model", ""))) if model]
     flags = [
         *("docker", "run", "--rm", "--ipc=host", "--cap-add=SYS_NICE", "--security-opt", "seccomp=unconfined"),
         *("-p", f"127.0.0.1:{PORT}:{PORT}"),
@@ -71,5 +77,6 @@ def _docker_run(
     ]
     cache = f'-v "$HOME/.cache/huggingface:{CACHE_IN_IMAGE}"'  # not quoted with the rest: the shell fills in $HOME
     # Wheels are called 0.32.0+cpu, which a tag cannot be.
-    image = f"{IMAGE}:{f'v{engine_version.partition("+")[0]}' if engine_version else 'latest'}"
+    tag = "v" + engine_version.partition("+")[0] if engine_version else "latest"
+    image = f"{IMAGE}:{tag}"
     return f"{shlex.join(flags)} {cache} {shlex.join([image, *_serve(spec, config)])}"

@@ -69,5 +69,9 @@ class TrackingFailed(OrchestratorError):
     """MLflow could not be brought in line with a sweep's folder; what was measured is not touched by that."""
 
 
+class ClusterLost(OrchestratorError):
+    """The Ray that was started for the sweep died under it."""
+
+
 class SweepFailed(OrchestratorError):
     """The sweep ended without a figure for every workload."""

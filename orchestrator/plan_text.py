@@ -10,7 +10,7 @@ from orchestrator.errors import HubUnavailable
 from orchestrator.plan import Plan, PromptSet, plan_sweep
 from orchestrator.policy import num_measurements
 from orchestrator.records import Arm, Message, Prompt
-from tasks.prompts import load_prompt_set, tokenizer_count
+from tasks.prompts import load_prompt_set, tokenizer_count, use_cache_without_network
 from tasks.server_command import serve_arguments
 
 
@@ -41,6 +41,7 @@ def load_prompts(config: SweepConfig) -> dict[str, PromptSet]:
     Raises:
         PromptsUnavailable: a dataset or the tokenizer cannot be had.
     """
+    use_cache_without_network(config.model, config.datasets.values())
     count = tokenizer_count(config.model)
     room = config.model.max_model_len - config.workload.output_len
     return {
@@ -71,11 +72,11 @@ def _arms(plan: Plan) -> Table:
 
 
 def _workloads(plan: Plan) -> Table:
-    table = Table(
-        *("workload", "id", "concurrency", "output", "blocks", "requests a block", "prompts (too long)"),
-        title="Workloads",
-        title_justify="left",
-    )
+    table = Table(title="Workloads", title_justify="left")
+    for header in ("workload", "id", "concur-\nrency", "output"):
+        table.add_column(header, no_wrap=True)
+    for header in ("blocks", "requests a block", "prompts (too long)"):
+        table.add_column(header)
     for cell in plan.workloads:
         blocks, prompts = plan.blocks_of(cell.id), plan.prompts[cell.dataset]
         table.add_row(

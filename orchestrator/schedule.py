@@ -1,5 +1,6 @@
 """Ray Tune runs the visits: one trial is one server start, alone on its node."""
 
+import logging
 import os
 import tempfile
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from ray.tune import Callback, CheckpointConfig, PlacementGroupFactory, RunConfi
 from ray.tune.experiment import Trial
 
 from orchestrator.board import Board
-from orchestrator.cluster import live_nodes
+from orchestrator.cluster import LiveNodes
 from orchestrator.config import Hardware, SweepConfig
 from orchestrator.plan import Plan, PromptSet
 from orchestrator.records import FinishedVisit, MeasuredBlock, Prompt, Visit, VisitEvent, VisitTask
@@ -72,11 +73,13 @@ class _ToBoard(Callback):
         self._board.take(_EVENTS.validate_json(result["event"]))
 
 
-def run_visits(config: SweepConfig, board: Board, prompts: Mapping[str, PromptSet]) -> None:
-    """Run visits until the board has none left. Needs a connected Ray (see `cluster.ray_cluster`)."""
+def run_visits(config: SweepConfig, board: Board, prompts: Mapping[str, PromptSet], nodes: LiveNodes) -> None:
+    """Run visits until the board has none left. Needs a connected Ray, and its `nodes` (see `cluster.ray_cluster`)."""
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C must end the sweep at once: the ledger has it all
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new output prints a banner even where verbose=0
+    # A worker that died is the board's to report; Tune would add a traceback of its own insides.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     trainable = tune.with_parameters(
         VisitTrial, sweep=config, plan=board.plan, prompts={name: found.prompts for name, found in prompts.items()}
     )
@@ -84,7 +87,7 @@ def run_visits(config: SweepConfig, board: Board, prompts: Mapping[str, PromptSe
         Tuner(
             tune.with_resources(trainable, lambda trial: _whole_node(config.hardware, trial["ray_node_id"])),
             tune_config=TuneConfig(
-                search_alg=VisitSearch(board, lambda: live_nodes(config.hardware)),
+                search_alg=VisitSearch(board, nodes),
                 num_samples=-1,
                 reuse_actors=True,
                 trial_name_creator=lambda trial: trial.trial_id,

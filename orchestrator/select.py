@@ -38,13 +38,14 @@ def select_workloads(
     """One result per workload of the plan.
 
     Args:
-        blocks: valid blocks only; the order does not matter.
+        blocks: in any order; void ones never enter.
         usd_per_hour: price of one node, or None where it is not known.
         failures: arm id -> why its last visit failed; quoted where the arm has no figure.
     """
     measured: defaultdict[tuple[str, str], list[BlockRecord]] = defaultdict(list)
     for block in blocks:
-        measured[block.arm_id, block.workload_id].append(block)
+        if block.void_reason is None:
+            measured[block.arm_id, block.workload_id].append(block)
     return tuple(_select_workload(plan, cell, measured, rules, usd_per_hour, failures) for cell in plan.workloads)
 
 

@@ -16,7 +16,7 @@ from orchestrator.errors import ConfigError, NodeUnavailable, SweepFailed
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan, PromptSet, plan_sweep
 from orchestrator.plan_text import load_prompts
-from orchestrator.policy import Grid, is_complete
+from orchestrator.policy import Grid, is_complete, missing_blocks
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
 from orchestrator.recommend import batch_size_schedules, best_static_arm
@@ -31,10 +31,12 @@ from tasks.server_command import engine_command
 from tasks.server_http import can_bind
 
 RECORD_DEADLINE_S = 60.0
+RECORD_DEADLINE_AFTER_INTERRUPTION_S = 5.0
 
 
 def check_before_start(config: SweepConfig, plan: Plan) -> None:
-    """What can be known to fail before anything starts; on a cluster the nodes check the same for themselves.
+    """What can be known to fail before anything is made; of a cluster, that it answers and has a node (the rest the
+    nodes check for themselves).
 
     Raises:
         ConfigError or one of its kind, with what to change.
@@ -42,7 +44,10 @@ def check_before_start(config: SweepConfig, plan: Plan) -> None:
     for arm in plan.arms:
         refuse_known_defects(_engine_version(config), arm.method, config.workload.temperature)
     if config.cluster.address is not None:
-        return
+        from orchestrator.cluster import ray_cluster
+
+        with ray_cluster(config.cluster, config.hardware):
+            return
     engine_command(plan.baseline.server)
     mismatch = profile_mismatch(config.hardware, probe_node())
     if mismatch:
@@ -58,7 +63,7 @@ def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tup
 
     Raises:
         ConfigError: nothing was started.
-        SweepFailed: some arm has no complete figure; what was measured is kept, selected and reported all the same.
+        ClusterLost: what was measured is kept.
     """
     prompts = load_prompts(config)
     plan = plan_sweep(config, prompts)
@@ -68,16 +73,23 @@ def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tup
         _announce(console, sweep_dir, ledger, plan, continues)
         recorder = Recorder(sweep_dir.path, config.tracking)
         recorder.kick()  # its first call imports MLflow: while the first server starts that disturbs nobody
+        deadline_s = RECORD_DEADLINE_AFTER_INTERRUPTION_S
         try:
             _measure(config, plan, prompts, ledger, sweep_dir, recorder, console)
             selection = decide_and_report(sweep_dir, repeat_command)
+            deadline_s = RECORD_DEADLINE_S
         finally:
-            unrecorded = recorder.close(RECORD_DEADLINE_S)
+            unrecorded = recorder.close(deadline_s)
             if unrecorded:
                 console.print(unrecorded, style="yellow")
-        if not is_complete(plan, ledger):
-            raise SweepFailed(_what_is_missing(plan, ledger, sweep_dir))
     return sweep_dir, selection
+
+
+def require_complete(sweep_dir: SweepDir) -> None:
+    """Raise SweepFailed, with the reasons, where some arm has no complete figure."""
+    plan, ledger = sweep_dir.plan(), Ledger(sweep_dir.ledger_path)
+    if not is_complete(plan, ledger):
+        raise SweepFailed(_what_is_missing(plan, ledger, sweep_dir))
 
 
 def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
@@ -118,10 +130,10 @@ def _measure(
     policy = Grid(seed=config.seed, max_attempts=config.search.max_attempts)
     board = Board(plan, policy, ledger, sweep_dir)
     board.listeners.append(_kick_between_visits(recorder))
-    with _session(ledger), ray_cluster(config.cluster, config.hardware), show_progress(board, console):
+    with _session(ledger), ray_cluster(config.cluster, config.hardware) as nodes, show_progress(board, console):
         from orchestrator.schedule import run_visits  # after ray_cluster has set what Ray reads at import
 
-        run_visits(config, board, prompts)
+        run_visits(config, board, prompts, nodes)
 
 
 @contextmanager
@@ -155,15 +167,18 @@ def _announce(console: Console, sweep_dir: SweepDir, ledger: Ledger, plan: Plan,
 
 
 def _failures(ledger: Ledger) -> dict[str, str]:
-    return {visit.arm_id: visit.error for visit in ledger.visits() if visit.error}
+    """Arm id -> what kept a block of it from counting: the last failed visit, else the last void block."""
+    void = {block.arm_id: f"void: {block.void_reason}" for block in ledger.blocks() if block.void_reason}
+    return void | {visit.arm_id: visit.error for visit in ledger.visits() if visit.error}
 
 
 def _what_is_missing(plan: Plan, ledger: Ledger, sweep_dir: SweepDir) -> str:
     failures = _failures(ledger)
-    names = {arm.id: arm.name for arm in plan.arms}
-    void = [block for block in ledger.blocks() if block.void_reason]
-    reasons = [f"{names[arm_id]}: {error}" for arm_id, error in failures.items()]
-    reasons = reasons or sorted({f"{names[block.arm_id]}: {block.void_reason}" for block in void})
+    reasons = [
+        f"{arm.name}: {failures[arm.id]}"
+        for arm in plan.arms
+        if arm.id in failures and (arm.is_baseline or missing_blocks(plan, ledger, arm, "arm", ""))
+    ]
     return (
         f"not everything could be measured. {'; '.join(reasons) or 'no node was left'}. "
         f"What was measured is in {sweep_dir.path}; the same command tries the rest again"

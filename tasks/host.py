@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from orchestrator.config import Hardware
+from orchestrator.errors import NodeUnavailable
 from orchestrator.records import NodeInfo
 
 MEMORY_TOLERANCE = 0.1
@@ -36,6 +37,23 @@ def probe_node(root: Path = Path("/")) -> NodeInfo:
         transparent_hugepage=_chosen(_read(root / "sys/kernel/mm/transparent_hugepage/enabled")),
         kernel=platform.release(),
     )
+
+
+def take_normal_priority() -> None:
+    """Undo the niceness that Ray gives its workers (15), which the engine would inherit.
+
+    Raises:
+        NodeUnavailable: this user may not.
+    """
+    if os.getpriority(os.PRIO_PROCESS, 0) <= 0:
+        return
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    except PermissionError as error:
+        raise NodeUnavailable(
+            "Ray runs its workers here with a raised niceness, so that any other process comes before the engine; "
+            "start this node's Ray with RAY_worker_niceness=0 in its environment"
+        ) from error
 
 
 def profile_mismatch(hardware: Hardware, node: NodeInfo) -> str | None:

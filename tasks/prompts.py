@@ -1,9 +1,14 @@
 """Prompts of a dataset: read, rendered, counted by the target's tokenizer, and dropped where they do not fit."""
 
+import logging
+import os
 import random
+import socket
+import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from orchestrator.config import Dataset, Model
 from orchestrator.errors import HubUnavailable, PromptsUnavailable
@@ -11,6 +16,9 @@ from orchestrator.plan import PromptSet
 from orchestrator.records import Message, Prompt
 from orchestrator.suggest import hint
 from tasks.demo import resolve_data_file, resolve_model
+from tasks.server_command import is_local
+
+HUB_CONNECT_TIMEOUT_S = 5.0
 
 
 class CountTokens(Protocol):
@@ -40,6 +48,22 @@ def load_prompt_set(name: str, dataset: Dataset, *, count: CountTokens, max_prom
     prompts = [_prompt(text, count) for text in texts]
     usable = tuple(p for p in prompts if p.num_tokens is not None and p.num_tokens <= max_prompt_tokens)
     return PromptSet(prompts=usable, num_read=len(prompts), num_too_long=len(prompts) - len(usable))
+
+
+def use_cache_without_network(model: Model, datasets: Iterable[Dataset]) -> None:
+    """Where the hub is needed but cannot be reached, have Hugging Face's libraries use their cache alone.
+
+    By themselves they retry for 40 s a file, be it cached or not, and print about it. They read the environment once,
+    at import, so this comes first. Behind a proxy nothing is tried.
+    """
+    needs_hub = not is_local(resolve_model(model.target)) or any(dataset.data_files is None for dataset in datasets)
+    if not needs_hub or "HF_HUB_OFFLINE" in os.environ or urllib.request.getproxies():
+        return
+    hub = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    try:
+        socket.create_connection((hub.hostname or "", hub.port or 443), timeout=HUB_CONNECT_TIMEOUT_S).close()
+    except OSError:
+        os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def tokenizer_count(model: Model) -> CountTokens:
@@ -93,6 +117,7 @@ def _read_rows(name: str, dataset: Dataset) -> Any:
     from datasets.exceptions import DatasetGenerationError
 
     disable_progress_bars()
+    logging.getLogger("datasets").setLevel(logging.CRITICAL)  # it logs what it then raises
     try:
         if dataset.data_files is not None:
             return load_dataset("json", data_files=_existing_file(name, dataset.data_files), split="train")

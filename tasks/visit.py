@@ -23,7 +23,7 @@ from orchestrator.records import (
     WorkloadCell,
 )
 from tasks.counters import EngineCounters, delta, read_counters
-from tasks.host import probe_node, profile_mismatch
+from tasks.host import probe_node, profile_mismatch, take_normal_priority
 from tasks.load import LoadResult, Target, run_load, summarise
 from tasks.server import VllmServer
 
@@ -68,6 +68,7 @@ class _Run:
         self.error: str | None = None
 
     def measure(self) -> Iterator[MeasuredBlock]:
+        take_normal_priority()
         self.node_info = probe_node()
         mismatch = profile_mismatch(self.task.hardware, self.node_info)
         if mismatch:

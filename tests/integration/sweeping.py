@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,14 +80,14 @@ class Sandbox:
     def write_prompts(self, name: str, prompts: Sequence[str]) -> None:
         (self.path / name).write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
 
-    def start(self, *arguments: str) -> Running:
+    def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> Running:
         self._num_started += 1
         out, err = (self.path / f"{self._num_started}.{kind}" for kind in ("out", "err"))
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
                 [ORCHESTRATOR, *arguments],
                 cwd=self.path,
-                env=self.env,
+                env=self.env | dict(env or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
@@ -95,8 +95,8 @@ class Sandbox:
             )
         return Running(process, out, err)
 
-    def run(self, *arguments: str, timeout_s: float = SWEEP_TIMEOUT_S) -> Ended:
-        return self.start(*arguments).wait(timeout_s)
+    def run(self, *arguments: str, env: Mapping[str, str] | None = None) -> Ended:
+        return self.start(*arguments, env=env).wait()
 
     @property
     def sweep(self) -> SweepDir:

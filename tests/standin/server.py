@@ -227,6 +227,8 @@ class Server:
         self._die_if_due()
         if self.args.standin_fail_every and self.engine.num_requests % self.args.standin_fail_every == 0:
             return error_response(500, "stand-in failure asked for by --standin-fail-every")
+        if self.args.standin_fail_after and self.engine.num_requests > self.args.standin_fail_after:
+            return error_response(500, "stand-in failure asked for by --standin-fail-after")
         if body["model"] != self.args.model:
             return error_response(404, f"The model `{body['model']}` does not exist.")
         prompt, wanted = prompt_of(body), int(body.get("max_tokens") or body.get("max_completion_tokens") or 16)
@@ -286,6 +288,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--speculative-config", type=json.loads)
     parser.add_argument("--standin-step-ms", type=float, default=2.0)
     parser.add_argument("--standin-fail-every", type=int, help="every Nth completion answers HTTP 500")
+    parser.add_argument("--standin-fail-after", type=int, help="every completion after the Nth answers HTTP 500")
     parser.add_argument("--standin-die-after", type=int, help="exit 1 on the completion after the Nth")
     parser.add_argument("--standin-short", action="store_true", help="half the tokens asked for")
     parser.add_argument("--standin-tokens-per-draft", type=int, help="counters claim this many drafted tokens a draft")

@@ -1,6 +1,7 @@
-"""The shipped pair: names, prompts, the padded target and its cache."""
+"""The shipped pair: names, prompts, the padded target and its cache, and the recipe run for a few steps."""
 
 import json
+import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -8,18 +9,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from filelock import FileLock
-from transformers import AutoTokenizer
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from orchestrator.errors import ConfigError
 from tasks import demo
 from tasks.demo.deep import cache_folder, cached_deep_target
+from tasks.demo.recipe.__main__ import Recipe, make_pair
 from tasks.demo.recipe.bf16 import read_bf16, to_bf16, write_bf16
 from tasks.demo.recipe.corpus import REGIMES, format_prompt
+from tasks.demo.recipe.dflash_model import DFlash
+from tasks.demo.recipe.draft_blocks import IGNORED, block_mask, cut_blocks
 from tasks.demo.recipe.padding import Padding, pad_target
+from tasks.demo.recipe.pair import BLOCK_SIZE
 from tasks.demo.recipe.prompts import draw_prompts
+from tasks.demo.recipe.rollout import RolloutConfig, roll_out
+from tasks.demo.recipe.train_drafter import DrafterTraining, TargetFeatures, draft_loss
+from tasks.demo.recipe.train_target import TargetTraining
 
 TARGET = Path(demo.resolve_model("demo://target"))
+DRAFTER = Path(demo.resolve_model("demo://dflash"))
 NARROW = Padding(intermediate_size=640)
 OUTPUT_LEN, TRAINED_POSITIONS = 128, 256
 
@@ -52,7 +63,7 @@ def test_unknown_demo_model_lists_the_known_ones(ref: str) -> None:
 
 @pytest.mark.parametrize("ref", ["demo://prompts/cod.jsonl", "demo://prompts/../__init__.py", "demo://target"])
 def test_unknown_demo_data_file_lists_the_known_ones(ref: str) -> None:
-    with pytest.raises(ConfigError, match="demo://prompts/code.jsonl"):
+    with pytest.raises(ConfigError, match=r"demo://prompts/code\.jsonl"):
         demo.resolve_data_file(ref)
 
 
@@ -177,13 +188,14 @@ def test_processes_that_build_at_once_get_one_complete_target(tmp_path: Path) ->
 def test_a_build_waits_for_the_one_under_way(tmp_path: Path) -> None:
     final = cached_deep_target(TARGET, NARROW, tmp_path)
     moved = final.rename(tmp_path / "moved")
-    with FileLock(f"{final}.lock"), ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(cached_deep_target, TARGET, NARROW, tmp_path)
-        with pytest.raises(TimeoutError):
-            waiting.result(timeout=0.5)
-        moved.rename(final)  # the one under way is done: the waiting one must take this, not build again
-        written = final.stat().st_ino
-    assert waiting.result() == final
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(f"{final}.lock"):
+            waiting = pool.submit(cached_deep_target, TARGET, NARROW, tmp_path)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.5)
+            moved.rename(final)  # the build under way is done: the waiting one must take this, not build again
+            written = final.stat().st_ino
+        assert waiting.result() == final
     assert final.stat().st_ino == written
 
 
@@ -210,3 +222,63 @@ def test_cache_is_under_xdg_cache_home_if_that_is_absolute(monkeypatch: pytest.M
     for ignored in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", ignored)
         assert cache_folder() == tmp_path / ".cache" / "specsweep"
+
+
+def test_block_mask_shows_context_before_the_anchor_and_the_own_block_up_to_its_length() -> None:
+    anchors = torch.tensor([[3, 5]])
+    in_block = (torch.arange(BLOCK_SIZE) < 4).repeat(2)[None]
+    mask = block_mask(anchors, 10, in_block)[0]
+    second_block_last_used = mask[BLOCK_SIZE + 3]
+    assert second_block_last_used[:10].nonzero().flatten().tolist() == [0, 1, 2, 3, 4]
+    assert second_block_last_used[10:].nonzero().flatten().tolist() == [BLOCK_SIZE + i for i in range(4)]
+    beyond_length = mask[BLOCK_SIZE + 9]
+    assert beyond_length[10:].nonzero().flatten().tolist() == [BLOCK_SIZE + i for i in (0, 1, 2, 3, 9)]
+
+
+def test_blocks_hold_the_anchor_then_masks_and_are_labelled_with_what_the_target_said() -> None:
+    tokens, mask_token_id, prompt_len = torch.arange(100, 164)[None], 4, 20
+    blocks = cut_blocks(tokens, prompt_len, 5, mask_token_id, torch.Generator().manual_seed(0))
+    by_block = blocks.token_ids[0].view(5, BLOCK_SIZE)
+    assert by_block[:, 0].min() >= 100 + prompt_len
+    assert (by_block[:, 1:] == mask_token_id).all()
+    labels, positions = blocks.labels[0], blocks.plan.query_positions[0]
+    counted = labels != IGNORED
+    assert (labels[counted] == positions[counted] + 100).all()
+    assert not counted.view(5, BLOCK_SIZE)[:, 0].any()
+    assert counted.view(5, BLOCK_SIZE)[:, 1].all()
+    weights = blocks.loss_weights[0, :BLOCK_SIZE].tolist()
+    assert weights[1] == 1.0
+    assert weights[8] == pytest.approx(np.exp(-1))
+
+
+def test_recipe_drafter_computes_what_the_shipped_weights_were_trained_for() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(TARGET)
+    target = Qwen3ForCausalLM.from_pretrained(TARGET, dtype=torch.float32).eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(0)
+    rollout = roll_out(target, tokenizer, RolloutConfig(1, 6, 192), random.Random(0), generator)[0]
+    blocks = cut_blocks(rollout.tokens, rollout.prompt_len, 12, 4, generator)
+    drafter = DFlash()
+    drafter.load_state_dict(load_file(DRAFTER / "model.safetensors"))
+    with TargetFeatures(target) as features, torch.no_grad():
+        loss = draft_loss(drafter, features.of(rollout.tokens), blocks, target.model.embed_tokens.weight)
+    assert loss.item() < 1.0  # an untrained drafter has ln(1536) = 7.3
+
+
+def test_recipe_makes_a_pair_of_the_shipped_kind(tmp_path: Path) -> None:
+    rollout = RolloutConfig(num_batches=1, rows_per_batch=4, seq_len=128)
+    recipe = Recipe(
+        tokenizer_documents=300,
+        target=TargetTraining(num_steps=2, batch_size=2, seq_len=64),
+        drafter=DrafterTraining(num_steps=2, batch_size=2, blocks_per_row=4, rollout=rollout),
+        num_prompts=4,
+    )
+    make_pair(tmp_path, recipe)
+    for shipped in (TARGET, DRAFTER):
+        made = tmp_path / shipped.name
+        assert {path.name for path in made.iterdir()} == {path.name for path in shipped.iterdir()}
+        assert json.loads((made / "config.json").read_text()) == json.loads((shipped / "config.json").read_text())
+        old, new = read_bf16(shipped / "model.safetensors"), read_bf16(made / "model.safetensors")
+        assert {name: tensor.shape for name, tensor in new.items()} == {
+            name: tensor.shape for name, tensor in old.items()
+        }
+    assert sorted(path.name for path in (tmp_path / "prompts").iterdir()) == ["chat.jsonl", "code.jsonl", "math.jsonl"]

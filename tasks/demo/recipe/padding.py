@@ -5,7 +5,8 @@ have. Needs numpy only, so that any node can do it.
 
 Layers are made wider, none are added. A silent layer after the last one would do in exact arithmetic, but not in
 vLLM: its fused add-and-norm normalises the unrounded sum of residual and layer output, and one more layer rounds that
-sum to bfloat16 first. That flips near-ties: with 4 silent layers appended, 7 of 8 chat answers changed at temperature 0.
+sum to bfloat16 first. That flips near-ties: with 4 silent layers appended, 7 of 8 chat answers changed at
+temperature 0.
 """
 
 import json

@@ -1,0 +1,93 @@
+"""A whole sweep on the real engine over real prompts, its driver killed on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator.ledger import Ledger, key_of
+from orchestrator.selection import Selection
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+FILES = {
+    "humaneval": "humaneval.jsonl",
+    "gsm8k": "gsm8k_test.jsonl",
+    "mt_bench": "mt_bench_question.jsonl",
+}
+ORCHESTRATOR = str(Path(sys.executable).parent / "orchestrator")
+OVERRIDES = [
+    "name=real",
+    "model=demo",
+    f"dataset@datasets=[{','.join(FILES)}]",
+    *(f"datasets.{name}.data_files={DATA / file}" for name, file in FILES.items()),
+    "speculation.num_speculative_tokens=[7]",
+    "workload.max_concurrency=[4]",
+    "workload.output_len=32",
+    "workload.num_blocks=3",
+    "server.enforce_eager=true",
+    "tracking.uri=sqlite:///mlflow.db",
+]
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not all((DATA / file).exists() for file in FILES.values()), reason=f"no prompts in {DATA}"),
+]
+
+
+def _start(folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([ORCHESTRATOR, "sweep", *OVERRIDES], cwd=folder)
+
+
+def _ledger(folder: Path) -> Ledger:
+    return Ledger(folder / "results" / "latest" / "ledger.jsonl")
+
+
+def _servers(marker: str) -> Iterator[psutil.Process]:
+    """Engine processes whose environment carries the marker of this test."""
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("SPECSWEEP_TEST") == marker and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+
+
+def test_killed_sweep_over_real_prompts_continues_and_selects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marker = f"e2e-{os.getpid()}"
+    monkeypatch.setenv("SPECSWEEP_TEST", marker)
+    driver = _start(tmp_path)
+    try:
+        while driver.poll() is None and len(_ledger(tmp_path).blocks()) < 2:
+            time.sleep(0.5)
+        driver.send_signal(signal.SIGKILL)
+        assert driver.wait(30) == -signal.SIGKILL
+    finally:
+        driver.kill()
+    before = {key_of(block) for block in _ledger(tmp_path).valid_blocks()}
+    assert before
+
+    deadline = time.monotonic() + 60
+    while left := list(_servers(marker)):
+        assert time.monotonic() < deadline, f"still running after the driver was killed: {left}"
+        time.sleep(0.5)
+
+    assert _start(tmp_path).wait(800) == 0
+    ledger = _ledger(tmp_path)
+    keys = [key_of(block) for block in ledger.valid_blocks()]
+    assert len(keys) == len(set(keys)) == 3 * 3 * 3  # workloads x blocks x (baseline twice, one arm)
+    assert before <= set(keys)
+    assert len(list((tmp_path / "results" / "real").glob("*/plan.json"))) == 1
+
+    selection = Selection.model_validate_json((tmp_path / "results" / "latest" / "selection.json").read_bytes())
+    assert [workload.dataset for workload in selection.workloads] == list(FILES)
+    assert all(workload.arms[1].speedup is not None for workload in selection.workloads)
+    plan = json.loads((tmp_path / "results" / "latest" / "plan.json").read_text())
+    assert plan["prompts"]["humaneval"]["num_read"] == 164

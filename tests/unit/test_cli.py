@@ -1,0 +1,222 @@
+"""The command line: exit codes, one-line errors on stderr, help with examples."""
+
+import importlib
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from orchestrator import cli
+from orchestrator.compose import to_yaml
+from orchestrator.config import SweepConfig
+from orchestrator.errors import SweepFailed
+from orchestrator.ledger import Ledger
+from orchestrator.sweep_dir import SweepDir, open_sweep
+from tests.unit.builders import make_config, plan_of, write_all
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Run]:
+    """main() as typed: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["orchestrator", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, shown.out, shown.err
+
+    before = signal.getsignal(signal.SIGTERM)
+    yield call
+    signal.signal(signal.SIGTERM, before)  # main() sets one of its own
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> SweepDir:
+    config = make_config(results_dir=tmp_path / "results")
+    with open_sweep(config, plan_of(config)) as (sweep, _):
+        write_all(Ledger(sweep.ledger_path), plan_of(config))
+    return sweep
+
+
+def sweep_that(monkeypatch: pytest.MonkeyPatch, behaviour: Callable[..., Any]) -> None:
+    monkeypatch.setattr(importlib.import_module("orchestrator.sweep"), "run_sweep", behaviour)
+
+
+def raises(error: BaseException) -> Callable[..., Any]:
+    def behaviour(*_: object) -> None:
+        raise error
+
+    return behaviour
+
+
+@pytest.mark.parametrize("command", ["plan", "sweep"])
+def test_help_shows_an_example_of_an_override(command: str) -> None:
+    shown = CliRunner().invoke(cli.app, [command, "--help"], env={"COLUMNS": "120"})
+
+    assert shown.exit_code == 0
+    assert "workload.max_concurrency=[1,8]" in shown.stdout
+
+
+def test_help_lists_the_commands_and_exit_codes(run: Run) -> None:
+    code, out, err = run("--help")
+
+    assert (code, err) == (0, "")
+    assert all(command in out for command in ("sweep", "plan", "select", "report", "record"))
+    assert re.search(r"0 done, 2 the configuration is wrong .* 3 the run failed", out)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("plan", "model=demoo"), "error: no model named demoo; known: .*did you mean demo"),
+        (("plan", "speculation.num_speculative_token=4"), "error: .*did you mean .*num_speculative_tokens"),
+        (("plan", "speculation.num_speculative_tokens=16"), r"error: .*at most block_size - 1 = 15 .* but got 16"),
+        (("sweep", "workload.temperature=-1"), "error: workload.temperature"),
+        (("plan", "--config-dir", "nowhere"), "error: nowhere: no such folder"),
+        (("select",), "error: no sweep yet in .*run `orchestrator sweep` first"),
+        (("report", "other"), "error: no sweep 'other' in "),
+        (("record", "other"), "error: no sweep 'other' in "),
+    ],
+)
+def test_wrong_configuration_is_one_line_on_stderr_and_exit_code_2(
+    run: Run, words: tuple[str, ...], message: str
+) -> None:
+    code, out, err = run(*words)
+
+    assert (code, out) == (2, "")
+    assert re.match(message, err)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("swep",), ("plan", "--no-such-option")])
+def test_wrong_command_is_exit_code_2(run: Run, words: tuple[str, ...]) -> None:
+    code, _, err = run(*words)
+
+    assert code == 2
+    assert words[-1] in err
+
+
+def test_failed_run_is_one_line_on_stderr_and_exit_code_3(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep_that(monkeypatch, raises(SweepFailed("none: [bold]crashed[/bold]")))
+
+    assert run("sweep") == (3, "", "error: none: [bold]crashed[/bold]\n")
+
+
+def test_interruption_says_that_the_same_command_continues_and_is_exit_code_130(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep_that(monkeypatch, raises(KeyboardInterrupt()))
+
+    code, _, err = run("sweep")
+
+    assert code == 130
+    assert "the same command continues" in err
+
+
+def test_sigterm_ends_as_ctrl_c_does_and_is_exit_code_143(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep_that(monkeypatch, lambda *_: signal.raise_signal(signal.SIGTERM))
+
+    code, _, err = run("sweep")
+
+    assert code == 143
+    assert "the same command continues" in err
+
+
+@pytest.mark.usefixtures("run")
+def test_error_that_nobody_raised_on_purpose_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep_that(monkeypatch, raises(ZeroDivisionError("a bug")))
+    monkeypatch.setattr("sys.argv", ["orchestrator", "sweep"])
+
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+def test_sweep_ends_with_the_verdicts_and_knows_the_command_to_repeat(
+    run: Run, monkeypatch: pytest.MonkeyPatch, measured: SweepDir
+) -> None:
+    decide = importlib.import_module("orchestrator.sweep").decide_and_report
+    seen: list[tuple[SweepConfig, str]] = []
+
+    def behaviour(config: SweepConfig, console: object, command: str) -> object:
+        seen.append((config, command))
+        return measured, decide(measured, command)
+
+    sweep_that(monkeypatch, behaviour)
+    code, out, _ = run("sweep", "name=mine", "workload.max_concurrency=[1,2]")
+
+    assert code == 0
+    assert "code@c1" in out
+    assert str(measured.path / "report.html") in out
+    [(config, command)] = seen
+    assert config.workload.max_concurrency == (1, 2)
+    assert command == "orchestrator sweep name=mine 'workload.max_concurrency=[1,2]'"
+
+
+def test_select_decides_again_from_the_ledger(run: Run, measured: SweepDir) -> None:
+    code, out, _ = run("select")
+
+    assert code == 0
+    assert "code@c1" in out
+    selection = measured.selection()
+    assert selection is not None
+    assert selection.workloads[0].verdict == "baseline"  # every block of the builder is equally fast
+
+
+def test_report_before_any_selection_says_how_to_get_one(run: Run, measured: SweepDir) -> None:
+    code, _, err = run("report")
+
+    assert code == 2
+    assert "has no selection.json yet; `orchestrator select` makes one" in err
+
+
+def test_report_is_written_again_from_the_selection(run: Run, measured: SweepDir) -> None:
+    run("select")
+    (measured.path / "report.html").unlink()
+
+    code, out, _ = run("report", str(measured.path))
+
+    assert code == 0
+    assert str(measured.path / "report.html") in out
+    assert (measured.path / "report.html").exists()
+
+
+def test_record_brings_mlflow_in_line_with_the_folder(
+    run: Run, measured: SweepDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Path] = []
+    record = importlib.import_module("orchestrator.record")
+    monkeypatch.setattr(record, "mirror", lambda path, tracking: seen.append(path))
+
+    code, out, _ = run("record", "small")
+
+    assert (code, out) == (0, f"{measured.sweep_id} is recorded in MLflow\n")
+    assert [path.resolve() for path in seen] == [measured.path]
+
+
+def test_record_without_an_mlflow_to_record_in_says_so(run: Run, measured: SweepDir) -> None:
+    config = measured.config()
+    nowhere = config.model_copy(update={"tracking": config.tracking.model_copy(update={"uri": None})})
+    (measured.path / "config.yaml").write_text(to_yaml(nowhere))
+
+    code, out, err = run("record")
+
+    assert (code, out) == (2, "")
+    assert "tracking.uri is null" in err
+
+
+def test_plan_starts_nothing_and_leaves_nothing_behind(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("plan")
+
+    assert (code, err) == (0, "")
+    assert "144 blocks" in out
+    assert list(tmp_path.iterdir()) == []

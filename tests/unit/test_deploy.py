@@ -1,0 +1,92 @@
+"""The commands to deploy are the flags that were measured, as a shell takes them."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from orchestrator.deploy import IMAGE, local_speculative_config, recommend_commands
+from orchestrator.records import Arm
+from tasks.demo import resolve_model
+from tests.unit.builders import make_plan
+
+
+def make_arm(k: int = 7, **server: object) -> Arm:
+    arm = next(arm for arm in make_plan([7]).arms if arm.num_speculative_tokens == k)
+    return arm.model_copy(update={"server": arm.server.model_copy(update=server)})
+
+
+def test_commands_hold_the_speculative_config_as_json() -> None:
+    commands = recommend_commands(make_arm(), "0.32.0")
+
+    expected = {"method": "dflash", "model": "org/drafter", "num_speculative_tokens": 7}
+    assert commands.speculative_config == expected
+    for command in (commands.vllm_serve, commands.docker_run):
+        words = shlex.split(command)
+        assert json.loads(words[words.index("--speculative-config") + 1]) == expected
+
+
+def test_baseline_has_no_speculative_config() -> None:
+    commands = recommend_commands(make_arm(0), "0.32.0")
+
+    assert commands.speculative_config is None
+    assert "speculative" not in commands.vllm_serve + commands.docker_run
+
+
+def test_serve_command_has_the_measured_flags_and_environment() -> None:
+    arm = make_arm(
+        kv_cache_gib=4.5, omp_threads_bind="0-31|32-63", enforce_eager=True, extra_args=("--block-size", "32")
+    )
+
+    preload, _, rest = recommend_commands(arm, None).vllm_serve.partition(" VLLM_CPU")
+    words = shlex.split("VLLM_CPU" + rest)
+
+    assert preload == 'LD_PRELOAD="$(dirname "$(command -v vllm)")/../lib/libiomp5.so"'
+    assert words[:2] == ["VLLM_CPU_KVCACHE_SPACE=4.5", "VLLM_CPU_OMP_THREADS_BIND=0-31|32-63"]
+    assert words[2:5] == ["vllm", "serve", "org/target"]
+    assert {"--enforce-eager", "--no-enable-prefix-caching", "--max-num-seqs", "--max-model-len"} <= set(words)
+    assert words[-4:] == ["--block-size", "32", "--port", "8000"]
+
+
+def test_container_has_what_vllms_cpu_guide_asks_for() -> None:
+    command = recommend_commands(make_arm(env={"LABEL": "a b"}), "0.32.0").docker_run
+    words = shlex.split(command)
+
+    assert {"--ipc=host", "--cap-add=SYS_NICE", "seccomp=unconfined"} <= set(words)
+    assert {"VLLM_CPU_KVCACHE_SPACE=1", "LABEL=a b"} <= set(words)
+    assert '-v "$HOME/.cache/huggingface:/root/.cache/huggingface"' in command
+    assert words[words.index(f"{IMAGE}:v0.32.0") + 1] == "org/target"
+
+
+@pytest.mark.parametrize(("version", "tag"), [("0.32.0", "v0.32.0"), ("0.32.0+cpu", "v0.32.0"), (None, "latest")])
+def test_image_is_the_measured_version_by_a_valid_tag(version: str | None, tag: str) -> None:
+    assert f" {IMAGE}:{tag} " in recommend_commands(make_arm(), version).docker_run
+
+
+def test_demo_models_appear_as_folders_of_this_machine_and_are_mounted() -> None:
+    demo = {"method": "dflash", "model": "demo://dflash", "num_speculative_tokens": 7}
+    arm = make_arm(target="demo://target", speculative_config=demo)
+
+    commands = recommend_commands(arm, None)
+
+    assert "demo://" not in commands.model_dump_json()
+    for folder in (resolve_model("demo://target"), resolve_model("demo://dflash")):
+        assert f"-v {folder}:{folder}:ro" in commands.docker_run
+    assert local_speculative_config(arm.server) == commands.speculative_config
+
+
+def test_relative_model_folder_is_mounted_by_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+
+    commands = recommend_commands(make_arm(target="models/mine"), None)
+
+    folder = tmp_path / "models" / "mine"
+    assert f"-v {folder}:{folder}:ro" in commands.docker_run
+    assert f"vllm serve {folder} " in commands.vllm_serve
+
+
+@pytest.mark.parametrize("k", [0, 7])
+def test_model_of_the_hub_is_not_mounted(k: int) -> None:
+    assert shlex.split(recommend_commands(make_arm(k), None).docker_run).count("-v") == 1

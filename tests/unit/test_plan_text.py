@@ -1,0 +1,102 @@
+"""`plan` shows what would run, starts nothing, and does not need the hub."""
+
+import io
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from orchestrator import plan_text
+from orchestrator.compose import compose
+from orchestrator.config import SweepConfig
+from orchestrator.errors import HubUnavailable, PromptsUnavailable
+from orchestrator.plan import PromptSet, plan_sweep
+from orchestrator.plan_text import load_prompts, print_plan
+
+
+def printed(config: SweepConfig, width: int = 80) -> tuple[str, str]:
+    out, err = (Console(file=io.StringIO(), width=width, no_color=True) for _ in range(2))
+    print_plan(config, out, err)
+    assert isinstance(out.file, io.StringIO)
+    assert isinstance(err.file, io.StringIO)
+    return out.file.getvalue(), err.file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def demo() -> SweepConfig:
+    return compose([])
+
+
+@pytest.fixture(scope="module")
+def demo_prompts(demo: SweepConfig) -> dict[str, PromptSet]:
+    return load_prompts(demo)
+
+
+@pytest.fixture
+def counted(demo_prompts: dict[str, PromptSet], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_text, "load_prompts", lambda config: demo_prompts)
+
+
+@pytest.mark.usefixtures("counted")
+def test_plan_shows_every_arm_workload_and_its_ids_whole_at_80_columns(
+    demo: SweepConfig, demo_prompts: dict[str, PromptSet]
+) -> None:
+    text, warnings = printed(demo)
+
+    plan = plan_sweep(demo, demo_prompts)
+    for shown in (*(arm.id for arm in plan.arms), *(cell.id for cell in plan.workloads), plan.id):
+        assert shown in text
+    assert "…" not in text
+    assert all(cell.name in text for cell in plan.workloads)
+    assert warnings == ""
+
+
+@pytest.mark.usefixtures("counted")
+def test_plan_counts_server_starts_blocks_and_requests(demo: SweepConfig) -> None:
+    text = " ".join(printed(demo)[0].split())
+
+    assert "5 arms x 6 workloads; on one node 6 server starts (the baseline first and last), 144 blocks, 1152" in text
+
+
+@pytest.mark.usefixtures("counted")
+def test_server_command_of_each_arm_can_be_copied(demo: SweepConfig) -> None:
+    text, _ = printed(demo)
+
+    commands = [shlex.split(line) for line in text.splitlines() if line.startswith("vllm serve")]
+    configs = [json.loads(c[c.index("--speculative-config") + 1]) for c in commands if "--speculative-config" in c]
+    assert len(commands) == 5
+    assert [config["num_speculative_tokens"] for config in configs] == [1, 3, 7, 15]
+
+
+def test_without_the_hub_the_plan_is_shown_with_a_warning(demo: SweepConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(config: SweepConfig) -> dict[str, PromptSet]:
+        raise HubUnavailable("the tokenizer [of] x cannot be loaded")
+
+    monkeypatch.setattr(plan_text, "load_prompts", offline)
+    text, warnings = printed(demo)
+
+    assert "144 blocks" in text
+    assert "warning: prompts are not counted: the tokenizer [of] x" in " ".join(warnings.split())
+
+
+def test_prompts_that_are_wrong_are_an_error_not_a_warning(tmp_path: Path) -> None:
+    config = compose(["dataset@datasets=[jsonl]", f"datasets.custom.data_files={tmp_path / 'none.jsonl'}"])
+
+    with pytest.raises(PromptsUnavailable, match="no such file"):
+        printed(config)
+
+
+def test_prompts_have_room_for_the_output(demo: SweepConfig) -> None:
+    long_output = demo.model_copy(
+        update={
+            "workload": demo.workload.model_copy(update={"output_len": 1000}),
+            "datasets": {name: data for name, data in demo.datasets.items() if "chat" in name},
+        }
+    )
+
+    [prompts] = load_prompts(long_output).values()
+
+    assert prompts.num_too_long > 0
+    assert all(prompt.num_tokens is not None and prompt.num_tokens <= 24 for prompt in prompts.prompts)

@@ -1,0 +1,141 @@
+"""Progress: a line per visit where nobody watches, one live table on a terminal."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from orchestrator.board import Board
+from orchestrator.ledger import Ledger
+from orchestrator.policy import Grid
+from orchestrator.progress import Progress, show_progress
+from orchestrator.records import MeasuredBlock, Visit
+from orchestrator.sweep_dir import SweepDir
+from tests.unit.builders import answer, answers, finished, make_plan
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Board:
+    return new_board(tmp_path)
+
+
+def new_board(folder: Path) -> Board:
+    sweep_dir = SweepDir(folder)
+    return Board(make_plan([1, 3]), Grid(seed=0, max_attempts=2), Ledger(sweep_dir.ledger_path), sweep_dir)
+
+
+def start(board: Board) -> Visit:
+    visit = board.next_visit(["a"])
+    assert visit is not None
+    return visit
+
+
+def console(*, terminal: bool) -> Console:
+    return Console(file=io.StringIO(), width=120, force_terminal=terminal, no_color=True)
+
+
+def text(of: Console) -> str:
+    assert isinstance(of.file, io.StringIO)
+    return of.file.getvalue()
+
+
+def table(progress: Progress) -> str:
+    plain = console(terminal=False)
+    plain.print(progress.render())
+    return text(plain)
+
+
+def test_not_a_terminal_gets_one_line_a_visit_and_no_control_codes(board: Board) -> None:
+    out = console(terminal=False)
+    with show_progress(board, out):
+        for event in answers(board.plan, start(board)):
+            board.take(event)
+
+    [line] = text(out).splitlines()
+    assert line.startswith("none (opening) on a: 4 blocks in 30.0 s; 4 of 16 blocks, about ")
+    assert line.endswith(" left")
+    assert "\x1b" not in line
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_failed_visit_is_told_with_its_reason_whole_and_as_it_is(board: Board, terminal: bool) -> None:
+    out = console(terminal=terminal)
+    Progress(board, out)
+
+    board.take(finished(start(board), error="ServerCrashed: [/usr/bin/vllm] exited 1; " + "x" * 200))
+
+    assert "none on a failed: ServerCrashed: [/usr/bin/vllm] exited 1; " + "x" * 200 in text(out)
+
+
+def test_table_shows_what_runs_where_and_what_it_measured_last(board: Board) -> None:
+    progress = Progress(board, console(terminal=True))
+    visit = start(board)
+    assert "starting the server" in table(progress)
+
+    board.take(answers(board.plan, visit)[0])
+
+    shown = " ".join(table(progress).split())
+    assert "a none opening 1/4 code@c1 block 0: 100 tokens/s" in shown
+    assert "1 of 16 blocks" in shown
+
+
+def test_void_block_is_shown_with_its_reason_and_is_not_done(board: Board) -> None:
+    progress = Progress(board, console(terminal=True))
+    visit = start(board)
+
+    board.take(answer(board.plan, visit, board.plan.blocks[0], void_reason="1 of 2 requests failed"))
+
+    shown = table(progress)
+    assert "1 of 2 requests failed" in shown
+    assert "0/4" in shown
+    assert "0 of 16 blocks" in shown
+
+
+def test_finished_visit_leaves_the_table(board: Board) -> None:
+    progress = Progress(board, console(terminal=True))
+    for event in answers(board.plan, start(board)):
+        board.take(event)
+
+    assert "opening" not in table(progress)
+
+
+def test_blocks_of_earlier_sessions_count_as_done_but_not_for_the_time_left(tmp_path: Path) -> None:
+    earlier = new_board(tmp_path)
+    for event in answers(earlier.plan, start(earlier)):
+        earlier.take(event)
+
+    shown = table(Progress(new_board(tmp_path), console(terminal=True)))
+
+    assert "4 of 16 blocks" in shown
+    assert "left" not in shown
+
+
+def test_everything_done_has_no_time_left(board: Board) -> None:
+    progress = Progress(board, console(terminal=True))
+    while visit := board.next_visit(["a"]):
+        for event in answers(board.plan, visit):
+            board.take(event)
+
+    assert "16 of 16 blocks" in table(progress)
+    assert "left" not in table(progress)
+
+
+def test_block_that_is_sent_twice_is_counted_once(board: Board) -> None:
+    progress = Progress(board, console(terminal=True))
+    event = answers(board.plan, start(board))[0]
+    assert isinstance(event, MeasuredBlock)
+
+    board.take(event)
+    board.take(event)
+
+    assert "1 of 16 blocks" in table(progress)
+
+
+def test_terminal_gets_a_live_table_that_is_gone_afterwards(board: Board) -> None:
+    out = console(terminal=True)
+    with show_progress(board, out):
+        pass
+
+    assert "0 of 16 blocks" in text(out)
+    assert "\x1b[2K" in text(out)
