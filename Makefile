@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH := torch==2.13.0+cpu
 LOCK := infra/engine/requirements.lock
+# Twice quiet: errors only. --no-deps: the lock file is the whole environment, without what does not fit this torch.
+PIP := $(BIN)/pip install --quiet --quiet --no-deps
 ARGS ?=
 PYTEST_ARGS ?=
 
@@ -19,12 +21,11 @@ help: ## Show this list
 setup: $(VENV)/.installed ## Install orchestrator and engine into .venv
 
 $(VENV)/.installed: pyproject.toml $(LOCK) infra/engine/vllm-metadata/pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-deps '$(TORCH)' 2>/dev/null || \
-	  $(BIN)/pip install --quiet --no-deps --retries 0 --index-url '$(TORCH_INDEX)' '$(TORCH)'
-	$(BIN)/pip install --quiet --no-deps --requirement $(LOCK)
-	$(BIN)/pip install --quiet --no-deps ./infra/engine/vllm-metadata
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@echo "Installing into $(VENV): 4.5 GB, some minutes ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) '$(TORCH)' 2>/dev/null || $(PIP) --retries 0 --index-url '$(TORCH_INDEX)' '$(TORCH)'
+	@$(PIP) --requirement $(LOCK)
+	@$(PIP) --no-build-isolation ./infra/engine/vllm-metadata --editable .
 	@touch $@
 
 sweep: setup ## Measure, select and report; the demo unless ARGS says otherwise
