@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from orchestrator.ledger import Ledger, key_of
 from orchestrator.plan import Plan
-from orchestrator.policy import Grid
+from orchestrator.policies import Policy
 from orchestrator.records import FinishedVisit, MeasuredBlock, Visit, VisitEvent, VisitRecord
 from orchestrator.sweep_dir import SweepDir
 
@@ -20,7 +20,7 @@ class Board:
     Results are fenced: what comes from a visit that is not running any more, or was measured already, is dropped.
     """
 
-    def __init__(self, plan: Plan, policy: Grid, ledger: Ledger, sweep_dir: SweepDir) -> None:
+    def __init__(self, plan: Plan, policy: Policy, ledger: Ledger, sweep_dir: SweepDir) -> None:
         self.plan = plan
         self.ledger = ledger
         self._policy = policy

@@ -103,21 +103,28 @@ def record(where: Where = None, results_dir: ResultsDir = Path("results"), track
 def main() -> None:
     """Entry point: errors in one line on stderr, exit codes as the help says."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    sigterm = _Sigterm()
+    signal.signal(signal.SIGTERM, sigterm)
     try:
         app(standalone_mode=True)
     except SystemExit as ended:
-        if ended.code in (INTERRUPTED, TERMINATED):  # Typer turns Ctrl-C into the first
-            err.print("interrupted: what was measured is kept; the same command continues", highlight=False)
-        raise
+        if ended.code != INTERRUPTED:  # Typer turns Ctrl-C into this
+            raise
+        err.print("interrupted: what was measured is kept; the same command continues", highlight=False)
+        sys.exit(TERMINATED if sigterm.received else INTERRUPTED)
     except OrchestratorError as error:
         err.print(f"error: {error}", style="red", markup=False, highlight=False)
         sys.exit(error.exit_code)
 
 
-def _on_sigterm(number: int, frame: object) -> NoReturn:
-    """End as on Ctrl-C: servers, Ray and the ledger are left in order."""
-    sys.exit(TERMINATED)
+class _Sigterm:
+    """Ends the command as Ctrl-C does, with all left in order: of what a handler may raise, Ray changes the rest."""
+
+    received = False
+
+    def __call__(self, number: int, frame: object) -> NoReturn:
+        self.received = True
+        raise KeyboardInterrupt
 
 
 def _compose(overrides: list[str] | None, config_dir: Path | None) -> SweepConfig:

@@ -38,6 +38,14 @@ class Grid(Strict):
             return None
         return self._visit(plan, ledger, started, plan.baseline, "closing", node)
 
+    def is_complete(self, plan: Plan, ledger: Ledger) -> bool:
+        """Whether every arm is measured, between two baselines on every node that measured one."""
+        return is_complete(plan, ledger)
+
+    def dropped(self, plan: Plan, ledger: Ledger) -> dict[tuple[str, str], str]:
+        """Nothing: every arm is measured."""
+        return {}
+
     def _shuffled(self, plan: Plan) -> list[Arm]:
         arms = [arm for arm in plan.arms if not arm.is_baseline]
         random.Random(f"{self.seed}/arms").shuffle(arms)

@@ -33,6 +33,7 @@ class Progress:
         self._workloads = {cell.id: cell.name for cell in board.plan.workloads}
         self._before = len(board.ledger.valid_blocks())
         self._session = 0
+        self._visits_done = 0
         self._last: dict[str, str] = {}
         board.listeners.append(self._on_event)
 
@@ -44,7 +45,9 @@ class Progress:
             rate = number(event.record.output_tokens_per_s)
             where = f"{self._workloads[event.record.workload_id]} block {event.record.block_index}"
             self._last[record.visit_id] = event.record.void_reason or f"{where}: {rate} tokens/s"
-        elif event.record.error:
+            return
+        self._visits_done += 1
+        if event.record.error:
             line = f"{name} on {record.node} failed: {event.record.error}"
             self._console.print(line, style="yellow", soft_wrap=True, markup=False, highlight=False)
         elif not self._console.is_terminal:
@@ -60,7 +63,7 @@ class Progress:
     def _done_text(self) -> str:
         done, total = self._counts()
         text = f"{done} of {total} blocks"
-        if self._session and done < total:
+        if self._visits_done and done < total:  # before that, the first server start would count for a block or two
             left_s = (time.monotonic() - self._begun) / self._session * (total - done)
             text += f", about {duration(left_s)} left"
         return text

@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+from types import MappingProxyType
 
 import numpy as np
 from scipy import stats
@@ -34,6 +35,7 @@ def select_workloads(
     rules: SelectionRules,
     usd_per_hour: float | None,
     failures: Mapping[str, str],
+    dropped: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> tuple[WorkloadResult, ...]:
     """One result per workload of the plan.
 
@@ -41,12 +43,15 @@ def select_workloads(
         blocks: in any order; void ones never enter.
         usd_per_hour: price of one node, or None where it is not known.
         failures: arm id -> why its last visit failed; quoted where the arm has no figure.
+        dropped: (arm id, workload id) -> why the search measured the arm no further there; quoted likewise.
     """
     measured: defaultdict[tuple[str, str], list[BlockRecord]] = defaultdict(list)
     for block in blocks:
         if block.void_reason is None:
             measured[block.arm_id, block.workload_id].append(block)
-    return tuple(_select_workload(plan, cell, measured, rules, usd_per_hour, failures) for cell in plan.workloads)
+    return tuple(
+        _select_workload(plan, cell, measured, rules, usd_per_hour, failures, dropped) for cell in plan.workloads
+    )
 
 
 def _select_workload(
@@ -56,6 +61,7 @@ def _select_workload(
     rules: SelectionRules,
     usd_per_hour: float | None,
     failures: Mapping[str, str],
+    dropped: Mapping[tuple[str, str], str],
 ) -> WorkloadResult:
     baseline = measured.get((plan.baseline.id, cell.id), ())
     results = tuple(
@@ -65,17 +71,26 @@ def _select_workload(
     left_out = [
         _why_left_out(arm, result, rules, failures.get(arm.id))
         for arm, result in zip(plan.arms, results, strict=True)
-        if result.num_blocks < rules.min_blocks
+        if result.num_blocks < rules.min_blocks and (arm.id, cell.id) not in dropped
     ]
     return WorkloadResult(
         dataset=cell.dataset,
         max_concurrency=cell.max_concurrency,
         output_len=cell.output_len,
         verdict=verdict,
-        reason="; ".join([reason, *left_out]),
+        reason="; ".join([reason, *left_out, *_why_dropped(plan, cell, dropped)]),
         best=best,
         arms=results,
     )
+
+
+def _why_dropped(plan: Plan, cell: WorkloadCell, dropped: Mapping[tuple[str, str], str]) -> list[str]:
+    """One phrase per reason: a search may drop most of the arms."""
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for arm in plan.arms:
+        if (arm.id, cell.id) in dropped:
+            names[dropped[arm.id, cell.id]].append(arm.name)
+    return [f"dropped, {why}: {', '.join(arms)}" for why, arms in names.items()]
 
 
 def _why_left_out(arm: Arm, result: ArmResult, rules: SelectionRules, failure: str | None) -> str:
@@ -130,9 +145,13 @@ def decide(results: Sequence[ArmResult], rules: SelectionRules) -> tuple[Verdict
     figure = f"{best.method} k={k} gives {_show(speedups[k])} of the baseline's throughput"
     if _gains(speedups[k], rules):
         return "speculate", _choice(best), figure + _close_ones(k, speedups, leader)
-    if all(interval.ci_high < 1 + rules.tie_tolerance for interval in speedups.values()):
+    open_ones = [other for other, speedup in speedups.items() if speedup.ci_high >= 1 + rules.tie_tolerance]
+    if not open_ones:
         return "baseline", _choice(baseline), f"no arm gains: the best, {figure}"
-    return "undecided", None, f"{figure}: too close to 1 to tell; more blocks would narrow the interval"
+    if k in open_ones:
+        return "undecided", None, f"{figure}: too close to 1 to tell; more blocks would narrow the interval"
+    rest = ", ".join(f"k={other} ({_show(speedups[other])})" for other in open_ones)
+    return "undecided", None, f"{figure}, but too noisy to exclude a gain: {rest}; more blocks would narrow it"
 
 
 def _gains(speedup: Interval, rules: SelectionRules) -> bool:

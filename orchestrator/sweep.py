@@ -16,7 +16,8 @@ from orchestrator.errors import ConfigError, NodeUnavailable, SweepFailed
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan, PromptSet, plan_sweep
 from orchestrator.plan_text import load_prompts
-from orchestrator.policy import Grid, is_complete, missing_blocks
+from orchestrator.policies import policy_for
+from orchestrator.policy import missing_blocks
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
 from orchestrator.recommend import batch_size_schedules, best_static_arm
@@ -88,7 +89,7 @@ def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tup
 def require_complete(sweep_dir: SweepDir) -> None:
     """Raise SweepFailed, with the reasons, where some arm has no complete figure."""
     plan, ledger = sweep_dir.plan(), Ledger(sweep_dir.ledger_path)
-    if not is_complete(plan, ledger):
+    if not policy_for(sweep_dir.config()).is_complete(plan, ledger):
         raise SweepFailed(_what_is_missing(plan, ledger, sweep_dir))
 
 
@@ -97,8 +98,9 @@ def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
     config, plan, ledger = sweep_dir.config(), sweep_dir.plan(), Ledger(sweep_dir.ledger_path)
     visits = ledger.visits()
     provenance = collect_provenance(plan.id, config.hardware, visits)
+    dropped = policy_for(config).dropped(plan, ledger)
     workloads = select_workloads(
-        plan, ledger.valid_blocks(), config.selection, config.hardware.usd_per_hour, _failures(ledger)
+        plan, ledger.valid_blocks(), config.selection, config.hardware.usd_per_hour, _failures(ledger), dropped
     )
     static = best_static_arm(plan, workloads, config.selection)
     engine = next((visit.engine_version for visit in reversed(visits) if visit.engine_version), None)
@@ -127,8 +129,7 @@ def _measure(
 ) -> None:
     from orchestrator.cluster import ray_cluster  # Ray takes seconds to import: only when something runs
 
-    policy = Grid(seed=config.seed, max_attempts=config.search.max_attempts)
-    board = Board(plan, policy, ledger, sweep_dir)
+    board = Board(plan, policy_for(config), ledger, sweep_dir)
     board.listeners.append(_kick_between_visits(recorder))
     with _session(ledger), ray_cluster(config.cluster, config.hardware) as nodes, show_progress(board, console):
         from orchestrator.schedule import run_visits  # after ray_cluster has set what Ray reads at import

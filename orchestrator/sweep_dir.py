@@ -16,7 +16,7 @@ from orchestrator.config import Strict, SweepConfig
 from orchestrator.errors import ConfigError, SweepLocked
 from orchestrator.ledger import Ledger, key_of
 from orchestrator.plan import Plan
-from orchestrator.policy import is_complete
+from orchestrator.policies import policy_for
 from orchestrator.records import RequestRecord
 from orchestrator.selection import Selection
 
@@ -91,7 +91,7 @@ def open_sweep(config: SweepConfig, plan: Plan) -> Iterator[tuple[SweepDir, bool
             "wait for it, or give this one a name of its own: name=..."
         ) from None
     try:
-        earlier = _unfinished(root, plan)
+        earlier = _unfinished(root, config, plan)
         if earlier:
             _replace(earlier.path / "config.yaml", to_yaml(config))  # price, rules, tracking may have changed
         yield _linked(earlier or _begin(root, config, plan), config), earlier is not None
@@ -128,9 +128,9 @@ def _sweeps(root: Path) -> list[SweepDir]:
     return [SweepDir(path.parent) for path in sorted(root.glob("*/plan.json"))]
 
 
-def _unfinished(root: Path, plan: Plan) -> SweepDir | None:
+def _unfinished(root: Path, config: SweepConfig, plan: Plan) -> SweepDir | None:
     same = next((sweep for sweep in reversed(_sweeps(root)) if sweep.plan().id == plan.id), None)
-    return same if same and not is_complete(plan, Ledger(same.ledger_path)) else None
+    return same if same and not policy_for(config).is_complete(plan, Ledger(same.ledger_path)) else None
 
 
 def _begin(root: Path, config: SweepConfig, plan: Plan) -> SweepDir:

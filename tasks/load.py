@@ -54,26 +54,19 @@ class LoadSummary(Strict):
     void_reason: str | None
 
 
-def run_load(
-    target: Target,
-    prompts: Sequence[tuple[int, Prompt]],
-    cell: WorkloadCell,
-    *,
-    max_concurrency: int | None = None,
-) -> LoadResult:
-    """Send every prompt once as a streaming chat completion, `max_concurrency` under way at any time.
+def run_load(target: Target, prompts: Sequence[tuple[int, Prompt]], cell: WorkloadCell) -> LoadResult:
+    """Send every prompt once as a streaming chat completion, `cell.max_concurrency` under way at any time.
 
-    `prompts` are pairs of prompt index and prompt; `max_concurrency` defaults to the cell's. A request that fails is
-    recorded with its error and never raises. Blocks the thread, which must have no running event loop.
+    `prompts` are pairs of prompt index and prompt. A request that fails is recorded with its error and never raises.
+    Blocks the thread, which must have no running event loop.
 
     Raises:
-        ValueError: there is no prompt, or `max_concurrency` is below 1.
+        ValueError: there is no prompt.
     """
-    concurrency = cell.max_concurrency if max_concurrency is None else max_concurrency
-    if not prompts or concurrency < 1:
-        raise ValueError(f"needs prompts and max_concurrency >= 1, but got {len(prompts)} and {concurrency}")
+    if not prompts:
+        raise ValueError("needs at least one prompt")
     bodies = [canonical_json(_body(target, prompt, cell)).encode() for _, prompt in prompts]
-    replies, cpu_s = asyncio.run(_drive(target, bodies, concurrency, cell.request_timeout_s))
+    replies, cpu_s = asyncio.run(_drive(target, bodies, cell.max_concurrency, cell.request_timeout_s))
     wall_s = max(reply.end_s for reply in replies) - min(reply.sent_s for reply in replies)
     return LoadResult(
         requests=tuple(_record(index, reply) for (index, _), reply in zip(prompts, replies, strict=True)),

@@ -29,6 +29,8 @@ from tasks.server import VllmServer
 
 TOKENS_PER_DRAFT_TOLERANCE = 0.02
 COUNTERS_TIMEOUT_S = 10.0
+END_NOTICE_S = 0.5
+"""From the engine's last breath to its guard's report of the end, generously."""
 MAX_LOG_BYTES = 2_000_000
 
 
@@ -218,6 +220,7 @@ def _drive(server: VllmServer, target: Target, prompts: Sequence[tuple[int, Prom
     """The load; where a request failed because the engine died, its own words instead of a refused connection."""
     load = run_load(target, prompts, cell)
     if any(request.error for request in load.requests):
+        time.sleep(END_NOTICE_S)
         server.raise_if_ended()
     return load
 

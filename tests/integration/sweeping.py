@@ -133,8 +133,16 @@ class Sandbox:
 
     def process_like(self, text: str) -> psutil.Process:
         found = [process for process in self.processes() if text in " ".join(process.cmdline())]
-        assert len(found) == 1, [process.cmdline() for process in self.processes()]
+        assert len(found) == 1, f"{len(found)} processes like {text!r}"
         return found[0]
+
+    def start_ray(self, *arguments: str) -> None:
+        """`ray start`; what it leaves running ends with the sandbox."""
+        ray = str(Path(sys.executable).with_name("ray"))
+        env = self.env | {"RAY_AUTH_MODE": "disabled"}
+        subprocess.run(
+            [ray, "start", *arguments, "--disable-usage-stats"], env=env, cwd=self.path, check=True, capture_output=True
+        )
 
     def end(self) -> None:
         for process in self.processes():

@@ -32,6 +32,7 @@ HOMES = {
 # Plan + ledger -> decision: runs without a cluster, a network or a cloud.
 PURE_NAMES = ["config", "errors", "ids", "ledger", "metrics", "plan", "policy", "records", "select", "selection"]
 PURE_NAMES += ["suggest", "time_split", "validity"]
+PURE_NAMES += ["adaptive", "evidence", "policies", "predict", "step_time", "worth"]
 PURE = [f"orchestrator.{name}" for name in PURE_NAMES]
 
 IMPURE_LIBRARIES = {"ray", "mlflow", "boto3", "botocore", "aiohttp", "hydra", "omegaconf", "requests", "torch", "vllm"}

@@ -36,7 +36,7 @@ def test_demo_is_what_runs_when_nothing_is_said() -> None:
     )
     assert config.speculation.num_speculative_tokens == (1, 3, 7, 15)
     assert (config.workload.max_concurrency, config.workload.output_len) == ((1, 4), 128)
-    assert (config.workload.num_blocks, config.workload.prompts_per_block) == (4, 8)
+    assert (config.workload.num_blocks, config.workload.prompts_per_block) == (5, 4)
 
 
 @pytest.mark.parametrize("preset_first", [True, False])
@@ -61,7 +61,7 @@ def test_key_that_no_yaml_mentions_is_set_plainly() -> None:
     config = compose(["server.max_num_seqs=8", "server.env.OMP_NUM_THREADS=4", "datasets.code.num_prompts=20"])
 
     assert config.server.max_num_seqs == 8
-    assert config.server.env == {"OMP_NUM_THREADS": "4"}
+    assert config.server.env["OMP_NUM_THREADS"] == "4"
     assert config.datasets["code"].num_prompts == 20
 
 
@@ -124,8 +124,8 @@ def test_key_like_no_other_is_refused_with_what_is_known(prefix: str) -> None:
         ),
         (
             ["search={strategy: grid}"],
-            "'search={strategy: grid}': search is chosen by name (known: grid); a single key of it is set as "
-            "search.KEY=VALUE",
+            "'search={strategy: grid}': search is chosen by name (known: adaptive, grid); a single key of it is "
+            "set as search.KEY=VALUE",
         ),
     ],
 )

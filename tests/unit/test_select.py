@@ -340,3 +340,31 @@ def test_every_workload_of_the_plan_has_a_result() -> None:
 
     assert [(r.dataset, r.max_concurrency) for r in results] == [("code", 1), ("code", 4), ("chat", 1), ("chat", 4)]
     assert [r.verdict for r in results] == ["speculate", "undecided", "undecided", "undecided"]
+
+
+def test_undecided_names_the_arm_that_is_too_noisy_to_exclude() -> None:
+    verdict, best, reason = decided(k1=(0.55, 0.4, 0.76), k3=(0.5, 0.2, 1.2))
+
+    assert (verdict, best) == ("undecided", None)
+    assert "k=3 (0.50x [0.20, 1.20])" in reason
+
+
+def test_arms_that_the_search_dropped_are_named_with_the_reason_instead_of_as_left_out() -> None:
+    plan = make_plan([1, 3, 7])
+    blocks = measured(plan, {0: BASELINE, 1: times(2), 3: times(1.1)[:2]})
+    cell = plan.workloads[0].id
+    dropped = {(plan.arms[2].id, cell): "clearly worse", (plan.arms[3].id, cell): "predicted to gain nothing"}
+
+    result = select_workloads(plan, blocks, RULES, None, {}, dropped)[0]
+
+    assert result.best == dflash(1)
+    assert result.reason.endswith("dropped, clearly worse: dflash-k3; dropped, predicted to gain nothing: dflash-k7")
+    assert "left out" not in result.reason
+
+
+def test_arm_with_few_blocks_is_compared_on_the_blocks_it_has() -> None:
+    plan = make_plan([1, 3])
+    blocks = measured(plan, {0: BASELINE, 1: times(2), 3: times(1.5)[:3]})
+
+    only_those = measured(plan, {0: BASELINE[:3], 3: times(1.5)[:3]})
+    assert selected(plan, blocks).arms[2].speedup == selected(plan, only_those).arms[2].speedup

@@ -1,0 +1,153 @@
+"""The search that measures only what can still win: a pure function of plan and ledger, see docs/methodology.md.
+
+Every arm that may win somewhere gets its first blocks there, the most promising first; then those that cannot be told
+apart get more, until each workload's winner is settled, all is measured, or the budget is spent.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pydantic import PrivateAttr
+
+from orchestrator.config import Search, SelectionRules, Strict
+from orchestrator.ids import content_id
+from orchestrator.ledger import Ledger, measurement_key
+from orchestrator.plan import Plan
+from orchestrator.records import Arm, Block, Phase, Visit
+from orchestrator.worth import Wanted, Worth, num_first
+
+MOST_OPENING_ROUNDS = 2
+"""The opening baseline takes all planned blocks where that is at most this many times `first_blocks`: coming back for
+more would cost a server start."""
+
+
+class Adaptive(Strict):
+    """Rounds over arms and workloads, within `search`'s budget; settled by the rules that select."""
+
+    search: Search
+    rules: SelectionRules
+    _latest: tuple[Ledger, int, Worth] | None = PrivateAttr(default=None)
+    """An idle node asks again and again while others measure: the answer changes only with the ledger."""
+
+    def next_visit(
+        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], running: Collection[str], node: str
+    ) -> Visit | None:
+        """As `policy.Grid.next_visit`; an arm comes back where it is worth measuring further."""
+        session = _Session(plan, ledger, started, node, self.search.max_attempts)
+        under_way = [visit for visit in started if visit.id in running]
+        if session.missing(plan.baseline, "opening", self._opening(plan)):
+            opening = session.visit(plan.baseline, "opening", self._opening(plan))
+            return opening if opening and self._worth(plan, ledger).affords([*under_way, opening]) else None
+        found = self._next_arm(session, under_way)
+        if found:
+            arm, wanted = found
+            return session.visit(plan.baseline, "opening", wanted) or session.visit(arm, "arm", wanted)
+        if any(visit.phase == "arm" for visit in under_way):
+            return None
+        return session.visit(plan.baseline, "closing", closing_blocks(plan, ledger, node))
+
+    def is_complete(self, plan: Plan, ledger: Ledger) -> bool:
+        """Whether nothing is worth measuring, or affordable, any more, and every node that measured has closed."""
+        phase = "arm" if len(plan.arms) > 1 else "opening"
+        nodes = {block.node for block in ledger.valid_blocks() if block.phase == phase}
+        sessions = [_Session(plan, ledger, (), node, self.search.max_attempts) for node in sorted(nodes)]
+        return (
+            bool(nodes)
+            and not self._next_arm(sessions[0], ())
+            and not any(
+                session.missing(plan.baseline, "closing", closing_blocks(plan, ledger, session.node))
+                for session in sessions
+            )
+        )
+
+    def dropped(self, plan: Plan, ledger: Ledger) -> dict[tuple[str, str], str]:
+        """(arm id, workload id) -> why the arm is not measured (further) there."""
+        return self._worth(plan, ledger).dropped()
+
+    def _next_arm(self, session: "_Session", under_way: Sequence[Visit]) -> tuple[Arm, Wanted] | None:
+        """The most worthy arm, if the budget takes it, and its blocks."""
+        worth = self._worth(session.plan, session.ledger)
+        busy = {visit.arm.id for visit in under_way}
+        for arm, wanted in worth.due(busy):
+            visit = session.visit(arm, "arm", wanted) if arm.id not in busy else None
+            if visit and not session.is_given_up(session.plan.baseline, "opening", wanted):
+                extended = session.visit(session.plan.baseline, "opening", wanted)
+                visits = [*under_way, visit, *([extended] if extended else [])]
+                return (arm, wanted) if worth.affords(visits) else None
+        return None
+
+    def _worth(self, plan: Plan, ledger: Ledger) -> Worth:
+        num_records = len(ledger.blocks()) + len(ledger.visits())
+        if not self._latest or self._latest[0] is not ledger or self._latest[1] != num_records:
+            self._latest = (ledger, num_records, Worth(plan, ledger, self.search, self.rules))
+        return self._latest[2]
+
+    def _opening(self, plan: Plan) -> Wanted:
+        planned = Counter(block.workload_id for block in plan.blocks)
+        first = num_first(self.search, self.rules)
+        return {
+            cell_id: number if number <= MOST_OPENING_ROUNDS * first or len(plan.arms) == 1 else first
+            for cell_id, number in planned.items()
+        }
+
+
+@dataclass(frozen=True)
+class _Session:
+    """What is missing on a node, and how often it was tried in this session."""
+
+    plan: Plan
+    ledger: Ledger
+    started: Sequence[Visit]
+    node: str
+    max_attempts: int
+
+    def missing(self, arm: Arm, phase: Phase, wanted: Wanted) -> list[Block]:
+        """First blocks of all workloads first, as `policy.missing_blocks`."""
+        blocks = [
+            block
+            for block in self.plan.blocks
+            if block.index < wanted.get(block.workload_id, 0)
+            and not self.ledger.has(measurement_key(arm.id, block.id, phase, self.node))
+        ]
+        return sorted(blocks, key=lambda block: block.index)
+
+    def visit(self, arm: Arm, phase: Phase, wanted: Wanted) -> Visit | None:
+        """None where nothing is missing, or some of it was tried too often."""
+        block_ids = [block.id for block in self.missing(arm, phase, wanted)]
+        attempt = self._tries(arm, phase, block_ids) + 1
+        if not block_ids or attempt > self.max_attempts:
+            return None
+        identity = [self.plan.id, arm.id, phase, self.node, attempt, block_ids]
+        return Visit(
+            id=f"{arm.name}-{phase}-{content_id(identity)}",
+            arm=arm,
+            phase=phase,
+            node=self.node,
+            attempt=attempt,
+            block_ids=tuple(block_ids),
+        )
+
+    def is_given_up(self, arm: Arm, phase: Phase, wanted: Wanted) -> bool:
+        """Whether something is missing that was tried as often as may be."""
+        block_ids = [block.id for block in self.missing(arm, phase, wanted)]
+        return bool(block_ids) and self._tries(arm, phase, block_ids) >= self.max_attempts
+
+    def _tries(self, arm: Arm, phase: Phase, block_ids: Collection[str]) -> int:
+        """Visits of this session that were to measure some of these blocks; one that measured others is no attempt."""
+        missing = set(block_ids)
+        return sum(
+            not missing.isdisjoint(visit.block_ids)
+            for visit in self.started
+            if (visit.arm.id, visit.phase) == (arm.id, phase) and (phase == "arm" or visit.node == self.node)
+        )
+
+
+def closing_blocks(plan: Plan, ledger: Ledger, node: str) -> Wanted:
+    """The blocks that arms measured on `node`; of a plan without arms, those of the opening baseline."""
+    phase: Phase = "arm" if len(plan.arms) > 1 else "opening"
+    wanted: dict[str, int] = {}
+    for block in ledger.valid_blocks():
+        if block.phase == phase and block.node == node:
+            wanted[block.workload_id] = max(wanted.get(block.workload_id, 0), block.block_index + 1)
+    return wanted

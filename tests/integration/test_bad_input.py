@@ -1,0 +1,121 @@
+"""What a user may get wrong: one clear line on stderr, exit code 2, nothing made and nothing started."""
+
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator import cli
+from tests.integration.sweeping import ORCHESTRATOR, Sandbox, sandbox, small
+
+pytestmark = pytest.mark.timeout(120)
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Refused]:
+    """Runs the command in this process, since importing transformers each time would take minutes in all."""
+    (tmp_path / "code.jsonl").write_text("".join(f'{{"prompt": "code {i}"}}\n' for i in range(40)))
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "blank.jsonl").write_text('{"prompt": ""}\n')
+    (tmp_path / "broken.jsonl").write_text('{"prompt": "code"}\n{"prompt": \n')
+    given = set(tmp_path.iterdir())
+    monkeypatch.chdir(tmp_path)
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [ORCHESTRATOR, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        assert ended.value.code == 2, printed
+        assert printed.out == ""
+        assert set(tmp_path.iterdir()) == given
+        assert not [p for p in psutil.Process().children(recursive=True) if p.name() in ("raylet", "gcs_server")]
+        assert printed.err.count("\n") == 1, printed.err
+        assert printed.err.startswith("error: ")
+        return printed.err
+
+    yield run
+    signal.signal(signal.SIGTERM, on_sigterm)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("model=demoo", "no model named demoo; known: demo, "),
+        ("dataset@datasets=[humanevl]", "did you mean humaneval"),
+        ("speculation=eagle9", "no speculation named eagle9"),
+        ("speculation.method=eagle9", "speculation.method"),
+        ("speculation.num_speculative_token=4", "did you mean num_speculative_tokens"),
+        ("+new=1", "new"),
+        ("speculation.num_speculative_tokens=[1,16]", "at most block_size - 1 = 15 tokens"),
+        ("speculation.num_speculative_tokens=[]", "needs at least one value in num_speculative_tokens"),
+        ("workload.max_concurrency=[]", "workload.max_concurrency"),
+        ("cluster.address=auto", "must be HOST:PORT"),
+        ("name=../elsewhere", "name"),
+        ("datasets.code.data_files=missing.jsonl", "no such file"),
+        ("datasets.code.prompt_field=promt", "has no field 'promt', but prompt"),
+        ("datasets.code.data_files=empty.jsonl", "empty.jsonl"),
+        ("datasets.code.data_files=blank.jsonl", "holds no prompt in field 'prompt' of blank.jsonl"),
+        ("datasets.code.data_files=broken.jsonl", "broken.jsonl is not JSON lines"),
+        ("workload.num_blocks=30", "workload code@c1 needs 60 (30 blocks of 2)"),
+        ("model.max_model_len=20", "too long for model.max_model_len=20"),
+        ("~model.drafters.dflash", "has no drafter for method 'dflash'"),
+        ("hardware=r8i_16xlarge", "hardware profile 'r8i_16xlarge' says 32 physical cores, but node"),
+        ("server.command=[/no/such/vllm]", "'/no/such/vllm', which is no executable here"),
+    ],
+)
+def test_is_refused(refused: Refused, override: str, said: str) -> None:
+    assert said in refused(*small(override))
+
+
+def test_temperature_is_refused_on_the_engine_that_breaks_it(refused: Refused) -> None:
+    said = refused(*small("workload.temperature=0.7", "server.command=null"))
+    assert "on vLLM 0.32" in said
+    assert "set workload.temperature=0" in said
+
+
+def test_port_that_is_taken_is_refused(refused: Refused) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"server.port={port} is in use on this machine" in refused(*small(f"server.port={port}"))
+
+
+def test_engine_that_is_not_installed_is_refused(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_: None)
+    assert "no vLLM" in refused(*small("server.command=null"))
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Sandbox]:
+    with sandbox(tmp_path) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["cluster.address=127.0.0.1:1"], "no Ray cluster answers at cluster.address=127.0.0.1:1: "),
+        (["dataset@datasets=[gsm8k]"], "dataset 'gsm8k' cannot be read from Hugging Face dataset 'openai/gsm8k': "),
+    ],
+)
+def test_what_cannot_be_reached_is_reported_soon(box: Sandbox, overrides: list[str], said: str) -> None:
+    # A closed port stands for "no network", so that this holds on any machine.
+    (box.path / "results").mkdir()
+    arguments = [a for a in small() if not a.startswith("datasets.code") or "dataset@datasets=[gsm8k]" not in overrides]
+    ended = box.run(*arguments, *overrides, env={"HF_ENDPOINT": "https://127.0.0.1:1"})
+    assert ended.exit_code == 2, ended
+    assert ended.stderr.startswith(f"error: {said}")
+    assert ended.stderr.count("\n") == 1
+    assert ended.stdout == ""
+    assert ended.wall_s < 60
+    assert not list((box.path / "results").iterdir())
+    assert box.leftovers() == []
