@@ -74,14 +74,6 @@ def test_concurrency_is_reached_and_never_exceeded() -> None:
         assert fresh.gauge("vllm:num_requests_running") == 0
 
 
-def test_concurrency_can_be_overridden_for_a_warm_up() -> None:
-    with standin() as fresh:
-        run_load(
-            Target(base_url=fresh.base_url, api_key=None, model=fresh.model), prompts(4), cell(), max_concurrency=1
-        )
-        assert fresh.gauge("standin:peak_requests_running") == 1
-
-
 def test_tokens_are_counted_from_usage_and_agree_with_the_engines_counters(server: StandIn) -> None:
     before = read_counters(server.base_url, KEY, timeout_s=5)
     result = load(server, 8, KEY)
