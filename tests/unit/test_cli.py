@@ -218,5 +218,5 @@ def test_plan_starts_nothing_and_leaves_nothing_behind(run: Run, tmp_path: Path)
     code, out, err = run("plan")
 
     assert (code, err) == (0, "")
-    assert "144 blocks" in out
+    assert "180 blocks" in out
     assert list(tmp_path.iterdir()) == []

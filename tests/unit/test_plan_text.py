@@ -57,7 +57,7 @@ def test_plan_shows_every_arm_workload_and_its_ids_whole_at_80_columns(
 def test_plan_counts_server_starts_blocks_and_requests(demo: SweepConfig) -> None:
     text = " ".join(printed(demo)[0].split())
 
-    assert "5 arms x 6 workloads; on one node 6 server starts (the baseline first and last), 144 blocks, 1152" in text
+    assert "5 arms x 6 workloads; on one node 6 server starts (the baseline first and last), 180 blocks, 1080" in text
 
 
 @pytest.mark.usefixtures("counted")
@@ -77,7 +77,7 @@ def test_without_the_hub_the_plan_is_shown_with_a_warning(demo: SweepConfig, mon
     monkeypatch.setattr(plan_text, "load_prompts", offline)
     text, warnings = printed(demo)
 
-    assert "144 blocks" in text
+    assert "180 blocks" in text
     assert "warning: prompts are not counted: the tokenizer [of] x" in " ".join(warnings.split())
 
 
