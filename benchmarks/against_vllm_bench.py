@@ -103,7 +103,7 @@ def _theirs(target: Target, cell: WorkloadCell, chosen: Sequence[tuple[int, Prom
     data = folder / f"{cell.dataset}.jsonl"
     data.write_text("".join(json.dumps({"prompt": prompt.messages[0].content}) + "\n" for _, prompt in chosen))
     before = read_counters(target.base_url, target.api_key, timeout_s=10)
-    subprocess.run(
+    done = subprocess.run(
         [
             *(str(Path(sys.executable).parent / "vllm"), "bench", "serve", "--backend", "openai-chat"),
             *("--base-url", target.base_url, "--endpoint", "/v1/chat/completions", "--model", target.model),
@@ -113,11 +113,14 @@ def _theirs(target: Target, cell: WorkloadCell, chosen: Sequence[tuple[int, Prom
             *("--num-warmups", "0", "--ready-check-timeout-sec", "0", "--disable-tqdm"),
             *("--save-result", "--result-dir", str(folder), "--result-filename", "theirs.json"),
         ],
-        check=True,
+        check=False,
         timeout=BENCH_TIMEOUT_S,
-        stdout=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
         env={**os.environ, "OPENAI_API_KEY": target.api_key or "", "HF_HUB_OFFLINE": "1"},
     )
+    if done.returncode:
+        raise RuntimeError(f"vllm bench serve ended with {done.returncode}:\n{done.stderr}")
     counters = delta(before, read_counters(target.base_url, target.api_key, timeout_s=10))
     result = json.loads((folder / "theirs.json").read_text())
     if result["completed"] != len(chosen):
