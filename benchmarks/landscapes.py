@@ -3,18 +3,21 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
 from orchestrator.plan import Plan
-from orchestrator.records import Block, BlockRecord, SpecCounters, Visit, VisitRecord, WorkloadCell
+from orchestrator.recommend import SCHEDULE_KEY
+from orchestrator.records import Arm, Block, BlockRecord, SpecCounters, Visit, VisitRecord, WorkloadCell
 
 KINDS = ("monotone", "middle", "jagged", "flat", "no gain")
 START_S = 27.0
+BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 OUTPUT_LEN = 128
 LARGEST_K = 15
-UTC = "2026-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,13 @@ def _step(kind: str, survival: tuple[float, ...], level: int, rng: Generator) ->
     return (1.0, *(times * np.exp(rng.normal(0, roughness, LARGEST_K))).tolist())
 
 
+def k_at(arm: Arm, level: int) -> int:
+    """What the arm drafts at that concurrency: its k, or its schedule's."""
+    config: dict[str, Any] = dict(arm.server.speculative_config or {})
+    ranges = config.get(SCHEDULE_KEY, [[1, level, arm.num_speculative_tokens]])
+    return next(int(k) for first, last, k in ranges if first <= level <= last)
+
+
 @dataclass
 class Machine:
     """Measures visits: the truth times noise of block, visit and node. Counts its own time, seconds."""
@@ -101,6 +111,8 @@ class Machine:
     visit_sd: float
     node_sd: float
     spent_s: float = 0.0
+    clock_s: dict[str, float] = field(default_factory=dict)
+    """Node -> its time since the start."""
     num_starts: int = 0
     _content: dict[str, float] = field(default_factory=dict)
     _nodes: dict[str, float] = field(default_factory=dict)
@@ -110,6 +122,8 @@ class Machine:
         node = self._nodes.setdefault(visit.node, self.rng.normal(0, self.node_sd))
         shift = node + self.rng.normal(0, self.visit_sd)
         by_id = {block.id: block for block in self.plan.blocks}
+        started_utc = self._utc(visit.node)
+        self._pass(visit.node, START_S)
         blocks = [self._measure(visit, by_id[block_id], shift) for block_id in visit.block_ids]
         blocks_s = sum(block.wall_s for block in blocks)
         warmup_s = sum({block.workload_id: block.wall_s / block.num_requests for block in blocks}.values())
@@ -122,7 +136,7 @@ class Machine:
             attempt=visit.attempt,
             phase=visit.phase,
             node=visit.node,
-            started_utc=UTC,
+            started_utc=started_utc,
             warmup_s=warmup_s,
             blocks_s=blocks_s,
             wall_s=wall_s,
@@ -132,11 +146,14 @@ class Machine:
 
     def _measure(self, visit: Visit, block: Block, shift: float) -> BlockRecord:
         cell = next(cell for cell in self.plan.workloads if cell.id == block.workload_id)
-        k = visit.arm.num_speculative_tokens
+        k = k_at(visit.arm, cell.max_concurrency)
         content = self._content.setdefault(block.id, self.rng.normal(0, self.block_sd))
         # The ratio of two arms on one block scatters by block_sd; what the block's prompts do to both alike cancels.
         noise = shift + content + self.rng.normal(0, self.block_sd / math.sqrt(2))
         output_tokens = OUTPUT_LEN * len(block.prompt_indices)
+        wall_s = output_tokens / (self.truth.tokens_per_s(cell, k) * math.exp(noise))
+        started_utc = self._utc(visit.node)
+        self._pass(visit.node, wall_s)
         return BlockRecord(
             arm_id=visit.arm.id,
             block_id=block.id,
@@ -146,8 +163,8 @@ class Machine:
             attempt=visit.attempt,
             phase=visit.phase,
             node=visit.node,
-            started_utc=UTC,
-            wall_s=output_tokens / (self.truth.tokens_per_s(cell, k) * math.exp(noise)),
+            started_utc=started_utc,
+            wall_s=wall_s,
             num_requests=len(block.prompt_indices),
             prompt_tokens=0,
             output_tokens=output_tokens,
@@ -159,6 +176,12 @@ class Machine:
             output_sha256=("",) * len(block.prompt_indices),
             client_cpu_cores=0.0,
         )
+
+    def _utc(self, node: str) -> str:
+        return (BEGUN + timedelta(seconds=self.clock_s.get(node, 0.0))).isoformat()
+
+    def _pass(self, node: str, seconds: float) -> None:
+        self.clock_s[node] = self.clock_s.get(node, 0.0) + seconds
 
     def _counters(self, dataset: str, k: int, output_tokens: int) -> SpecCounters:
         shares = self.truth.shares(dataset, k)

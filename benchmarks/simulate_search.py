@@ -20,16 +20,16 @@ from types import MappingProxyType
 import numpy as np
 from rich.console import Console
 
-from benchmarks.landscapes import KINDS, LARGEST_K, Landscape, Machine, draw_landscape
+from benchmarks.landscapes import KINDS, LARGEST_K, Landscape, Machine, draw_landscape, k_at
 from orchestrator.config import Dataset, Drafter, Hardware, Model, Search, SelectionRules, Speculation, SweepConfig
 from orchestrator.config import Workload as WorkloadConfig
+from orchestrator.decide import Decided, decide
 from orchestrator.ledger import Ledger, key_of
 from orchestrator.plan import Plan, PromptSet, plan_sweep
-from orchestrator.policies import Policy, policy_for
-from orchestrator.recommend import best_static_arm
+from orchestrator.policies import policy_for
+from orchestrator.policy import Policy
 from orchestrator.records import Arm, BlockRecord, LedgerRecord, Message, Prompt, Visit, WorkloadCell
-from orchestrator.select import select_workloads
-from orchestrator.selection import WorkloadResult
+from orchestrator.selection import Interval, WorkloadResult
 
 DATASETS = ("code", "math", "chat")
 
@@ -52,8 +52,13 @@ class Outcome:
     """One sweep of one policy on one landscape; lists have one entry a workload, `covered` one an interval."""
 
     regrets: list[float]
-    static_regret: float | None
-    """Loss, in the geometric mean over workloads, of the one setting recommended for all; None without one."""
+    mix_regret: float | None
+    """Loss at the mix, against the best static arm, of the setting recommended for all; None without one."""
+    best_named: list[bool]
+    """Where an arm was chosen: whether it or a contender is the truly best one, or as good within the tie tolerance."""
+    predicted_off: list[float]
+    """ln(predicted / true gain at the mix) of every setting that was confirmed."""
+    confirmed_off: list[float]
     wrong: list[bool]
     undecided: list[bool]
     covered: list[bool]
@@ -127,11 +132,23 @@ def simulate(config: SweepConfig, plan: Plan, truth: Landscape, seed: Sequence[i
     machine = Machine(plan, truth, rng, block_sd=block_sd, visit_sd=visit_sd, node_sd=node_sd)
     ledger = MemoryLedger()
     run_policy(policy_for(config), plan, ledger, machine, [f"node-{number}" for number in range(num_nodes)])
-    workloads = select_workloads(plan, ledger.valid_blocks(), config.selection, None, {})
+    decided = decide(config, plan, ledger.valid_blocks())
+    workloads = decided.workloads
     judged = [_judge(plan, truth, cell, found) for cell, found in zip(plan.workloads, workloads, strict=True)]
     return Outcome(
         regrets=[regret for regret, _ in judged],
-        static_regret=_static_regret(plan, truth, best_static_arm(plan, workloads, config.selection)),
+        mix_regret=_mix_regret(plan, truth, decided.recommended),
+        best_named=[
+            _is_best_named(plan, truth, cell, found)
+            for cell, found in zip(plan.workloads, workloads, strict=True)
+            if found.verdict == "speculate"
+        ],
+        predicted_off=[
+            off for each in decided.confirmations if (off := _off(plan, truth, decided, each, each.predicted))
+        ],
+        confirmed_off=[
+            off for each in decided.confirmations if (off := _off(plan, truth, decided, each, each.confirmed))
+        ],
         wrong=[is_wrong for _, is_wrong in judged],
         undecided=[found.verdict == "undecided" for found in workloads],
         covered=[
@@ -170,12 +187,31 @@ def _judge(plan: Plan, truth: Landscape, cell: WorkloadCell, found: WorkloadResu
     return 1 - chosen / max(rates), loses or misses
 
 
-def _static_regret(plan: Plan, truth: Landscape, chosen: Arm | None) -> float | None:
-    means = {
-        arm.id: fmean(math.log(truth.tokens_per_s(cell, arm.num_speculative_tokens)) for cell in plan.workloads)
-        for arm in plan.arms
-    }
-    return 1 - math.exp(means[chosen.id] - max(means.values())) if chosen else None
+def _mix_regret(plan: Plan, truth: Landscape, chosen: Arm | None) -> float | None:
+    best = max(_true_mix(plan, truth, arm) for arm in plan.arms)
+    return 1 - math.exp(_true_mix(plan, truth, chosen) - best) if chosen else None
+
+
+def _true_mix(plan: Plan, truth: Landscape, arm: Arm) -> float:
+    """ln of the true gain at an even mix of the levels, as `orchestrator.mix` defines it."""
+    logs = []
+    for dataset in DATASETS:
+        cells = [cell for cell in plan.workloads if cell.dataset == dataset]
+        rates = [truth.tokens_per_s(cell, k_at(arm, cell.max_concurrency)) for cell in cells]
+        logs.append(math.log(sum(rates) / sum(truth.tokens_per_s(cell, 0) for cell in cells)))
+    return fmean(logs)
+
+
+def _offs(plan: Plan, truth: Landscape, decided: Decided, figures: Sequence[Interval | None]) -> list[float]:
+    pairs = zip(decided.settings, figures, strict=True)
+    return [math.log(figure.mean) - _true_mix(plan, truth, setting.arm) for setting, figure in pairs if figure]
+
+
+def _is_best_named(plan: Plan, truth: Landscape, cell: WorkloadCell, found: WorkloadResult) -> bool:
+    named = {choice.num_speculative_tokens for choice in (*found.contenders, *([found.best] if found.best else []))}
+    measured = [arm.num_speculative_tokens for arm in found.arms[1:] if arm.gain]
+    best = max(truth.tokens_per_s(cell, k) for k in measured)
+    return max(truth.tokens_per_s(cell, k) for k in named) >= best * (1 - SelectionRules().tie_tolerance)
 
 
 def _covered(truth: Landscape, cell: WorkloadCell, found: WorkloadResult) -> list[bool]:
@@ -190,7 +226,8 @@ def _covered(truth: Landscape, cell: WorkloadCell, found: WorkloadResult) -> lis
 def table(outcomes: dict[str, list[tuple[Outcome, Outcome]]]) -> str:
     """Markdown, a row per kind of landscape and policy."""
     headers = ["landscape", "search", "regret % mean", "p95", "max", "within 2 % of the best", "of the grid's choice"]
-    headers += ["wrong verdicts %", "undecided %", "coverage %", "one setting: regret %", "server starts", "hours"]
+    headers += ["wrong verdicts %", "undecided %", "coverage %", "best is named %", "mix: regret %"]
+    headers += ["predicted is off by %", "confirmed is off by %", "server starts", "hours"]
     headers += ["machine time / grid: mean", "p95", "sum"]
     rows = [headers, ["---"] * len(headers)]
     everything = [pair for pairs in outcomes.values() for pair in pairs]
@@ -224,10 +261,17 @@ def _cells(pairs: Sequence[tuple[Outcome, Outcome]], position: int) -> list[str]
         percent([flag for outcome in mine for flag in outcome.wrong]),
         percent([flag for outcome in mine for flag in outcome.undecided]),
         percent([flag for outcome in mine for flag in outcome.covered]),
-        f"{100 * np.mean([outcome.static_regret for outcome in mine if outcome.static_regret is not None]):.2f}",
+        percent([flag for outcome in mine for flag in outcome.best_named]),
+        f"{100 * np.mean([outcome.mix_regret for outcome in mine if outcome.mix_regret is not None]):.2f}",
+        _bias([off for outcome in mine for off in outcome.predicted_off]),
+        _bias([off for outcome in mine for off in outcome.confirmed_off]),
         f"{np.mean([outcome.num_starts for outcome in mine]):.1f}",
         f"{math.fsum(outcome.machine_s for outcome in mine) / len(mine) / 3600:.3f}",
     ]
+
+
+def _bias(offs: Sequence[float]) -> str:
+    return f"{100 * float(np.mean(offs)):+.2f}" if offs else "-"
 
 
 if __name__ == "__main__":

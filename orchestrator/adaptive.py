@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pydantic import PrivateAttr
 
 from orchestrator.config import Search, SelectionRules, Strict
-from orchestrator.ids import content_id
 from orchestrator.ledger import Ledger, measurement_key
 from orchestrator.plan import Plan
+from orchestrator.policy import make_visit, num_first
 from orchestrator.records import Arm, Block, Phase, Visit
-from orchestrator.worth import Wanted, Worth, num_first
+from orchestrator.worth import Wanted, Worth
 
 MOST_OPENING_ROUNDS = 2
 """The opening baseline takes all planned blocks where that is at most this many times `first_blocks`: coming back for
@@ -65,6 +65,10 @@ class Adaptive(Strict):
         """(arm id, workload id) -> why the arm is not measured (further) there."""
         return self._worth(plan, ledger).dropped()
 
+    def affords(self, plan: Plan, ledger: Ledger, visits: Sequence[Visit]) -> bool:
+        """Whether the budget takes `visits` and the closing baselines they ask for."""
+        return self._worth(plan, ledger).affords(visits)
+
     def _next_arm(self, session: "_Session", under_way: Sequence[Visit]) -> tuple[Arm, Wanted] | None:
         """The most worthy arm, if the budget takes it, and its blocks."""
         worth = self._worth(session.plan, session.ledger)
@@ -78,9 +82,8 @@ class Adaptive(Strict):
         return None
 
     def _worth(self, plan: Plan, ledger: Ledger) -> Worth:
-        num_records = len(ledger.blocks()) + len(ledger.visits())
-        if not self._latest or self._latest[0] is not ledger or self._latest[1] != num_records:
-            self._latest = (ledger, num_records, Worth(plan, ledger, self.search, self.rules))
+        if not self._latest or self._latest[0] is not ledger or self._latest[1] != ledger.num_records:
+            self._latest = (ledger, ledger.num_records, Worth(plan, ledger, self.search, self.rules))
         return self._latest[2]
 
     def _opening(self, plan: Plan) -> Wanted:
@@ -114,19 +117,11 @@ class _Session:
 
     def visit(self, arm: Arm, phase: Phase, wanted: Wanted) -> Visit | None:
         """None where nothing is missing, or some of it was tried too often."""
-        block_ids = [block.id for block in self.missing(arm, phase, wanted)]
-        attempt = self._tries(arm, phase, block_ids) + 1
-        if not block_ids or attempt > self.max_attempts:
+        missing = self.missing(arm, phase, wanted)
+        attempt = self._tries(arm, phase, [block.id for block in missing]) + 1
+        if not missing or attempt > self.max_attempts:
             return None
-        identity = [self.plan.id, arm.id, phase, self.node, attempt, block_ids]
-        return Visit(
-            id=f"{arm.name}-{phase}-{content_id(identity)}",
-            arm=arm,
-            phase=phase,
-            node=self.node,
-            attempt=attempt,
-            block_ids=tuple(block_ids),
-        )
+        return make_visit(self.plan, arm, phase, self.node, attempt, missing)
 
     def is_given_up(self, arm: Arm, phase: Phase, wanted: Wanted) -> bool:
         """Whether something is missing that was tried as often as may be."""
@@ -145,9 +140,9 @@ class _Session:
 
 def closing_blocks(plan: Plan, ledger: Ledger, node: str) -> Wanted:
     """The blocks that arms measured on `node`; of a plan without arms, those of the opening baseline."""
-    phase: Phase = "arm" if len(plan.arms) > 1 else "opening"
+    phases = ("arm", "confirm") if len(plan.arms) > 1 else ("opening",)
     wanted: dict[str, int] = {}
     for block in ledger.valid_blocks():
-        if block.phase == phase and block.node == node:
+        if block.phase in phases and block.node == node:
             wanted[block.workload_id] = max(wanted.get(block.workload_id, 0), block.block_index + 1)
     return wanted

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from orchestrator.ledger import Ledger, key_of
 from orchestrator.plan import Plan
-from orchestrator.policies import Policy
+from orchestrator.policy import Policy
 from orchestrator.records import FinishedVisit, MeasuredBlock, Visit, VisitEvent, VisitRecord
 from orchestrator.sweep_dir import SweepDir
 

@@ -119,12 +119,25 @@ class Workload(Strict):
     num_blocks: Annotated[int, Field(ge=2)] = 4
     prompts_per_block: PositiveInt = 8
     """Raised to twice the concurrency where that is more, so that every stream sends at least two requests."""
+    traffic: dict[int, Annotated[float, Field(ge=0)]] | None = None
+    """Concurrency -> share of time a server spends there, together 1; None: the same share for every measured level."""
     request_timeout_s: float = Field(default=600, gt=0)
 
     @field_validator("max_concurrency", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
         return (value,) if isinstance(value, int) else value
+
+    @model_validator(mode="after")
+    def _traffic_is_measured(self) -> Self:
+        if self.traffic is not None:
+            unknown = sorted(set(self.traffic) - set(self.max_concurrency))
+            if unknown:
+                measured = list(self.max_concurrency)
+                raise ValueError(f"traffic names concurrency {unknown}, but max_concurrency measures {measured}")
+            if abs(sum(self.traffic.values()) - 1) > 0.01:
+                raise ValueError(f"traffic's shares must add up to 1, but add up to {sum(self.traffic.values()):g}")
+        return self
 
     def block_len(self, max_concurrency: int) -> int:
         """Prompts in one block at this concurrency."""
@@ -167,8 +180,8 @@ class Search(Strict):
     min_expected_gain: float = Field(default=0.003, gt=0, lt=0.5)
     """What a visit over all blocks must be expected to gain, as a share of throughput, averaged over workloads (what
     it may find beyond a tie with the best so far, by prediction and margin); a shorter one less in proportion."""
-    visit_noise: float = Field(default=0.015, ge=0, lt=0.5)
-    """Standard deviation of ln(throughput) between two starts of the same server, which no number of blocks reduces."""
+    confirm: bool = True
+    """Measure the recommended settings once more on fresh server starts, against the baseline."""
     max_blocks: PositiveInt | None = None
     """Budget: block measurements of the whole sweep, both baselines included. None: no limit."""
     max_node_hours: float | None = Field(default=None, gt=0)
@@ -184,11 +197,48 @@ class Search(Strict):
         return self
 
 
+class Slo(Strict):
+    """What a request must keep to count as good; None: no limit."""
+
+    ttft_s: float | None = Field(default=None, gt=0)
+    tpot_s: float | None = Field(default=None, gt=0)
+    e2e_s: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _some_limit(self) -> Self:
+        if self.ttft_s is None and self.tpot_s is None and self.e2e_s is None:
+            raise ValueError("needs at least one of ttft_s, tpot_s, e2e_s")
+        return self
+
+
+class Constraints(Strict):
+    """What an arm's 95th percentile on a workload must keep for the arm to be chosen there; None: no limit."""
+
+    ttft_p95_s: float | None = Field(default=None, gt=0)
+    tpot_p95_s: float | None = Field(default=None, gt=0)
+    e2e_p95_s: float | None = Field(default=None, gt=0)
+
+
 class SelectionRules(Strict):
+    objective: Literal["throughput", "tpot", "goodput", "cost"] = "throughput"
+    """What an arm must beat the baseline in: output tokens/s, mean time per output token, good requests/s by `slo`, or
+    dollars per output token (the inverse of throughput on one kind of node, so it chooses the same)."""
+    slo: Slo | None = None
+    constraints: Constraints = Constraints()
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    """Of every interval; and that no arm is called a gain by chance, over all arms of a workload together."""
     tie_tolerance: float = Field(default=0.01, ge=0, lt=0.5)
     """Arms whose mean speedup is within this share of the best count as equal; the smallest k is taken."""
     min_blocks: Annotated[int, Field(ge=2)] = 3
+    visit_noise: float = Field(default=0.015, ge=0, lt=0.5)
+    """Standard deviation of ln(throughput) between two starts of the same server, supposed until the baseline's two
+    visits on every node show more or less; no number of blocks reduces it."""
+
+    @model_validator(mode="after")
+    def _goodput_has_limits(self) -> Self:
+        if self.objective == "goodput" and self.slo is None:
+            raise ValueError("objective 'goodput' needs slo, for example selection.slo={ttft_s: 0.5, tpot_s: 0.05}")
+        return self
 
 
 class Cluster(Strict):

@@ -15,7 +15,7 @@ PORT = "8000"
 CACHE_IN_IMAGE = "/root/.cache/huggingface"
 
 
-def recommend_commands(arm: Arm, engine_version: str | None) -> Recommendation:
+def recommend_commands(arm: Arm, engine_version: str | None, reason: str) -> Recommendation:
     """`arm` as a `--speculative-config`, a `vllm serve` and a `docker run` command.
 
     The container form is the one of vLLM's CPU guide: SYS_NICE and an open seccomp profile let vLLM bind threads and
@@ -29,6 +29,7 @@ def recommend_commands(arm: Arm, engine_version: str | None) -> Recommendation:
         speculative_config=config,
         vllm_serve=f"{assignments} {shlex.join(['vllm', 'serve', *_serve(spec, config), '--port', PORT])}",
         docker_run=_docker_run(spec, config, environment, engine_version),
+        reason=reason,
     )
 
 

@@ -69,7 +69,9 @@ def duration(seconds: float | None) -> str:
 
 def arm_name(arm: Arm | ArmResult | Choice) -> str:
     """As in logs and MLflow, but the baseline is called what it is."""
-    return "baseline" if arm.method == "none" else f"{arm.method}-k{arm.num_speculative_tokens}"
+    if arm.method == "none":
+        return "baseline"
+    return arm.name if isinstance(arm, Arm) else arm.arm
 
 
 def workload_name(workload: WorkloadResult) -> str:
@@ -86,8 +88,7 @@ def best_of(workload: WorkloadResult) -> ArmResult | None:
 
 
 def is_best(arm: ArmResult, workload: WorkloadResult) -> bool:
-    best = workload.best
-    return best is not None and (arm.method, arm.num_speculative_tokens) == (best.method, best.num_speculative_tokens)
+    return workload.best is not None and arm.arm == workload.best.arm
 
 
 def decision_row(workload: WorkloadResult) -> DecisionRow:

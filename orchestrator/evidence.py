@@ -1,19 +1,21 @@
 """What a ledger says about every arm on every workload, and who still needs blocks there. Pure."""
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log1p, sqrt
+from math import sqrt
 from statistics import NormalDist, fmean
 
 import numpy as np
 from scipy import stats
 
+from orchestrator.compare import Comparisons, compare_cells
 from orchestrator.config import SelectionRules
-from orchestrator.metrics import add_counters
+from orchestrator.estimate import Estimate, VisitNoise, simultaneous
+from orchestrator.measured import fold
 from orchestrator.plan import Plan
 from orchestrator.records import Arm, BlockRecord, SpecCounters, WorkloadCell
-from orchestrator.select import log_interval, paired_log_ratios
 
 PRIOR_NOISE = 0.04
 """Standard deviation between blocks of the log ratio of two arms, before this sweep has shown its own."""
@@ -29,8 +31,10 @@ class ArmEvidence:
 
     arm: Arm
     log_speedups: Mapping[str, float]
-    """Block id -> ln(tokens/s / the baseline's on the same node)."""
+    """Block id -> ln(arm / baseline on the same node), by the objective."""
     counters: SpecCounters | None
+    estimate: Estimate | None
+    """Of ln(speedup), as the selection sees it; None for a single block."""
 
     @property
     def mean(self) -> float:
@@ -50,6 +54,7 @@ class WorkloadEvidence:
     """Mean time of a block of the baseline, seconds; None before it is measured."""
     arms: Mapping[str, ArmEvidence]
     """Arm id -> evidence, of the speculative arms measured here."""
+    noise: VisitNoise
 
     @property
     def leader(self) -> ArmEvidence | None:
@@ -87,31 +92,31 @@ class Noise:
         return quantile * sqrt(self.variance(num_blocks))
 
 
-def gather(plan: Plan, blocks: Sequence[BlockRecord]) -> tuple[WorkloadEvidence, ...]:
+def gather(plan: Plan, blocks: Iterable[BlockRecord], rules: SelectionRules) -> tuple[WorkloadEvidence, ...]:
     """One per workload of the plan, from valid `blocks`."""
-    measured: defaultdict[tuple[str, str], list[BlockRecord]] = defaultdict(list)
-    for block in blocks:
-        measured[block.workload_id, block.arm_id].append(block)
+    found = compare_cells(plan, fold(blocks, rules).cells, rules)
     num_planned = Counter(block.workload_id for block in plan.blocks)
-    return tuple(_gather(plan, cell, num_planned[cell.id], measured) for cell in plan.workloads)
+    return tuple(_gather(found, workload, num_planned[workload.id]) for workload in plan.workloads)
 
 
-def _gather(
-    plan: Plan, cell: WorkloadCell, num_planned: int, measured: Mapping[tuple[str, str], Sequence[BlockRecord]]
-) -> WorkloadEvidence:
-    baseline = measured.get((cell.id, plan.baseline.id), ())
-    arms = {}
-    for arm in plan.arms[1:]:
-        blocks = measured.get((cell.id, arm.id), ())
-        log_speedups = paired_log_ratios(blocks, baseline)
-        if log_speedups:
-            counters = add_counters(block.counters for block in blocks if block.counters)
-            arms[arm.id] = ArmEvidence(arm=arm, log_speedups=log_speedups, counters=counters)
+def _gather(found: Comparisons, workload: WorkloadCell, num_planned: int) -> WorkloadEvidence:
+    baseline = found.cells.get((found.plan.baseline.id, workload.id))
+    arms = {
+        arm.id: ArmEvidence(
+            arm=arm,
+            log_speedups={block_id: each.log_ratio for block_id, each in paired.items()},
+            counters=found.cells[arm.id, workload.id].counters,
+            estimate=found.estimates.get((arm.id, workload.id)),
+        )
+        for arm in found.plan.arms[1:]
+        if (paired := found.paired.get((arm.id, workload.id)))
+    }
     return WorkloadEvidence(
-        cell=cell,
+        cell=workload,
         num_planned=num_planned,
-        block_s=fmean(block.wall_s for block in baseline) if baseline else None,
+        block_s=baseline.wall_s / len(baseline.scores) if baseline else None,
         arms=arms,
+        noise=found.noise,
     )
 
 
@@ -137,7 +142,9 @@ def gains_of_more(found: WorkloadEvidence, rules: SelectionRules, noise: Noise) 
     leader = found.leader
     gains = {arm.arm.id: _gain_of_more(arm, found, rules, noise) for arm in found.arms.values() if arm is not leader}
     if leader:
-        gains[leader.arm.id] = max([*gains.values(), 0.0 if _is_proven(leader, rules) else max(leader.mean, VERDICT)])
+        gains[leader.arm.id] = max(
+            [*gains.values(), 0.0 if _is_proven(leader, found, rules) else max(leader.mean, VERDICT)]
+        )
     return {
         arm_id: gain for arm_id, gain in gains.items() if gain > 0 and found.arms[arm_id].num_blocks < found.num_planned
     }
@@ -148,9 +155,9 @@ def _gain_of_more(arm: ArmEvidence, found: WorkloadEvidence, rules: SelectionRul
     if not on_leader:
         return VERDICT
     ahead, num_blocks = fmean(on_leader), len(on_leader)
-    if found.leader is None and not _is_disproven(arm, rules):
+    if found.leader is None and not _is_disproven(arm, found, rules):
         return VERDICT
-    if ahead + noise.margin(num_blocks, rules.confidence) < log1p(rules.tie_tolerance):
+    if ahead + noise.margin(num_blocks, rules.confidence) < math.log1p(rules.tie_tolerance):
         return 0.0
     return expected_gain(ahead - rules.tie_tolerance, noise.revealed_sd(num_blocks, found.num_planned))
 
@@ -161,16 +168,17 @@ def expected_gain(ahead: float, sd: float) -> float:
     return max(0.0, ahead * NormalDist().cdf(z) + sd * NormalDist().pdf(z))
 
 
-def _is_proven(arm: ArmEvidence, rules: SelectionRules) -> bool:
+def _is_proven(arm: ArmEvidence, found: WorkloadEvidence, rules: SelectionRules) -> bool:
     """As the verdict `speculate` asks."""
-    interval = log_interval(list(arm.log_speedups.values()), rules.confidence)
-    return interval is not None and interval.ci_low > 1 and arm.num_blocks >= rules.min_blocks
+    confidence = simultaneous(rules.confidence, len(found.arms))
+    half = arm.estimate.half_width(found.noise, confidence) if arm.estimate else math.inf
+    return arm.mean > half and arm.num_blocks >= rules.min_blocks
 
 
-def _is_disproven(arm: ArmEvidence, rules: SelectionRules) -> bool:
+def _is_disproven(arm: ArmEvidence, found: WorkloadEvidence, rules: SelectionRules) -> bool:
     """As the verdict `baseline` asks."""
-    interval = log_interval(list(arm.log_speedups.values()), rules.confidence)
-    return interval is not None and interval.ci_high < 1 + rules.tie_tolerance and arm.num_blocks >= rules.min_blocks
+    half = arm.estimate.half_width(found.noise, rules.confidence) if arm.estimate else math.inf
+    return arm.mean + half < math.log1p(rules.tie_tolerance) and arm.num_blocks >= rules.min_blocks
 
 
 def _gains_on_leader(arm: ArmEvidence, found: WorkloadEvidence) -> list[float]:

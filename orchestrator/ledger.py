@@ -18,7 +18,7 @@ MeasurementKey = tuple[str, str, str, str]
 
 def measurement_key(arm_id: str, block_id: str, phase: str, node: str) -> MeasurementKey:
     """What must not be measured twice. The baseline is measured on every node, any other arm on any one node."""
-    return (arm_id, block_id, phase, node if phase != "arm" else "")
+    return (arm_id, block_id, phase, node if phase in ("opening", "closing") else "")
 
 
 def key_of(block: BlockRecord) -> MeasurementKey:
@@ -58,6 +58,10 @@ class Ledger:
     def has(self, key: MeasurementKey) -> bool:
         """Whether a valid block with this key was measured."""
         return key in self._valid
+
+    @property
+    def num_records(self) -> int:
+        return len(self._records)
 
     def blocks(self) -> list[BlockRecord]:
         """All of them in the order they came, void ones included."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from orchestrator.records import SpecCounters
+from orchestrator.config import Slo
+from orchestrator.records import BlockRecord, SpecCounters
 
 
 def add_counters(parts: Iterable[SpecCounters]) -> SpecCounters | None:
@@ -47,6 +48,16 @@ def tokens_per_draft(counters: SpecCounters) -> float | None:
 def tpot_s(e2e_s: float, ttft_s: float, output_tokens: int) -> float | None:
     """Time per output token after the first, seconds; None for a single token."""
     return (e2e_s - ttft_s) / (output_tokens - 1) if output_tokens > 1 else None
+
+
+def num_good_requests(block: BlockRecord, slo: Slo) -> int:
+    """Requests that meet every limit; a single token has no TPOT to miss."""
+    return sum(
+        (slo.ttft_s is None or ttft <= slo.ttft_s)
+        and (slo.tpot_s is None or tpot is None or tpot <= slo.tpot_s)
+        and (slo.e2e_s is None or e2e <= slo.e2e_s)
+        for ttft, tpot, e2e in zip(block.ttft_s, block.tpot_s, block.e2e_s, strict=True)
+    )
 
 
 def usd_per_million_output_tokens(usd_per_hour: float, output_tokens_per_s: float) -> float:

@@ -1,36 +1,18 @@
 """From a configuration to the policy that searches: the only place that knows them all."""
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
-
 from orchestrator.adaptive import Adaptive
 from orchestrator.config import SweepConfig
-from orchestrator.ledger import Ledger
-from orchestrator.plan import Plan
-from orchestrator.policy import Grid
-from orchestrator.records import Visit
-
-
-class Policy(Protocol):
-    """Decides from plan and ledger alone, so that a sweep can go on from them at any time."""
-
-    def next_visit(
-        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], running: Collection[str], node: str
-    ) -> Visit | None:
-        """The next visit for the idle `node`; see `policy.Grid.next_visit`."""
-        ...
-
-    def is_complete(self, plan: Plan, ledger: Ledger) -> bool:
-        """Whether nothing is left to measure."""
-        ...
-
-    def dropped(self, plan: Plan, ledger: Ledger) -> dict[tuple[str, str], str]:
-        """(arm id, workload id) -> why the arm is not measured (further) there, where that was decided."""
-        ...
+from orchestrator.confirming import Confirming
+from orchestrator.policy import Grid, Policy
 
 
 def policy_for(config: SweepConfig) -> Policy:
     """The policy that `config.search` asks for."""
+    search = _search(config)
+    return Confirming(search, config) if config.search.confirm else search
+
+
+def _search(config: SweepConfig) -> Policy:
     if config.search.strategy == "adaptive":
         return Adaptive(search=config.search, rules=config.selection)
     return Grid(seed=config.seed, max_attempts=config.search.max_attempts)

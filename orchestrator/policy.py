@@ -2,12 +2,35 @@
 
 import random
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
-from orchestrator.config import Strict
+from orchestrator.config import Search, SelectionRules, Strict
 from orchestrator.ids import content_id
 from orchestrator.ledger import Ledger, measurement_key
 from orchestrator.plan import Plan
 from orchestrator.records import Arm, Block, Phase, Visit
+
+
+class Policy(Protocol):
+    """Decides from plan and ledger alone, so that a sweep can go on from them at any time."""
+
+    def next_visit(
+        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], running: Collection[str], node: str
+    ) -> Visit | None:
+        """The next visit for the idle `node`; see `Grid.next_visit`."""
+        ...
+
+    def is_complete(self, plan: Plan, ledger: Ledger) -> bool:
+        """Whether nothing is left to measure."""
+        ...
+
+    def dropped(self, plan: Plan, ledger: Ledger) -> dict[tuple[str, str], str]:
+        """(arm id, workload id) -> why the arm is not measured (further) there, where that was decided."""
+        ...
+
+    def affords(self, plan: Plan, ledger: Ledger, visits: Sequence[Visit]) -> bool:
+        """Whether the budget takes `visits` and the closing baselines they ask for."""
+        ...
 
 
 class Grid(Strict):
@@ -46,6 +69,10 @@ class Grid(Strict):
         """Nothing: every arm is measured."""
         return {}
 
+    def affords(self, plan: Plan, ledger: Ledger, visits: Sequence[Visit]) -> bool:
+        """Anything: the grid has no budget."""
+        return True
+
     def _shuffled(self, plan: Plan) -> list[Arm]:
         arms = [arm for arm in plan.arms if not arm.is_baseline]
         random.Random(f"{self.seed}/arms").shuffle(arms)
@@ -58,16 +85,26 @@ class Grid(Strict):
         missing = missing_blocks(plan, ledger, arm, phase, node)
         if not missing or len(same) >= self.max_attempts:
             return None
-        attempt = len(same) + 1
-        identity = [plan.id, arm.id, phase, node, attempt, [block.id for block in missing]]
-        return Visit(
-            id=f"{arm.name}-{phase}-{content_id(identity)}",
-            arm=arm,
-            phase=phase,
-            node=node,
-            attempt=attempt,
-            block_ids=tuple(block.id for block in missing),
-        )
+        return make_visit(plan, arm, phase, node, len(same) + 1, missing)
+
+
+def make_visit(plan: Plan, arm: Arm, phase: Phase, node: str, attempt: int, blocks: Sequence[Block]) -> Visit:
+    """A visit whose id says what it is, the same whenever it is asked for again."""
+    block_ids = tuple(block.id for block in blocks)
+    identity = [plan.id, arm.id, phase, node, attempt, list(block_ids)]
+    return Visit(
+        id=f"{arm.name}-{phase}-{content_id(identity)}",
+        arm=arm,
+        phase=phase,
+        node=node,
+        attempt=attempt,
+        block_ids=block_ids,
+    )
+
+
+def num_first(search: Search, rules: SelectionRules) -> int:
+    """Blocks an arm gets at first: fewer than the selection's minimum would always have to be followed up."""
+    return max(search.first_blocks, rules.min_blocks)
 
 
 def missing_blocks(plan: Plan, ledger: Ledger, arm: Arm, phase: Phase, node: str) -> list[Block]:

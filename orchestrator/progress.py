@@ -39,7 +39,7 @@ class Progress:
 
     def _on_event(self, event: VisitEvent) -> None:
         record = event.record
-        name = self._names[record.arm_id]
+        name = self._names.get(record.arm_id, "schedule")
         if isinstance(event, MeasuredBlock):
             self._session += event.record.void_reason is None
             rate = number(event.record.output_tokens_per_s)

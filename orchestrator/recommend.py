@@ -1,64 +1,128 @@
-"""From verdicts to settings: one static choice for all workloads, and a schedule over batch sizes. Pure."""
+"""From verdicts to settings: a static choice, a schedule over batch sizes, and where speculation stops paying. Pure."""
 
-import math
-from collections.abc import Sequence
-from statistics import fmean
+from collections.abc import Mapping, Sequence
 
-from orchestrator.config import SelectionRules
+from pydantic import JsonValue
+
+from orchestrator.compare import Candidate, Comparisons, choose
+from orchestrator.estimate import Estimate, combine
+from orchestrator.ids import content_id
+from orchestrator.mix import NO_CHANGE
 from orchestrator.plan import Plan
 from orchestrator.records import Arm
-from orchestrator.selection import Interval, Schedule, WorkloadResult
+from orchestrator.selection import Crossover, Mix, Schedule, WorkloadResult
+
+Ranges = tuple[tuple[int, int, int], ...]
+"""vLLM's num_speculative_tokens_per_batch_size: first batch size, last batch size, num_speculative_tokens."""
+
+SCHEDULE_KEY = "num_speculative_tokens_per_batch_size"
+TAKE_SCHEDULES = ("dflash",)
+"""Methods that read a schedule on CPU (measured with vLLM 0.32)."""
 
 
-def best_static_arm(plan: Plan, workloads: Sequence[WorkloadResult], rules: SelectionRules) -> Arm | None:
-    """The one arm for a server that takes all measured workloads, each weighing the same.
-
-    The highest geometric mean of speedups, ties to the smaller k; the baseline where that mean is not above 1 by its
-    interval (the workloads' half-widths, as logs, added in quadrature). None while the baseline, or every arm on some
-    workload, lacks a figure.
-    """
-    if any(workload.arms[0].output_tokens_per_s is None for workload in workloads):
-        return None
-    means, half_widths = {}, {}
-    for position in range(1, len(plan.arms)):
-        speedups = [found for workload in workloads if (found := workload.arms[position].speedup)]
-        if len(speedups) == len(workloads):
-            means[position] = fmean(math.log(speedup.mean) for speedup in speedups)
-            half_widths[position] = math.hypot(*map(_log_half_width, speedups)) / len(speedups)
-    if not means:
-        return plan.baseline if len(plan.arms) == 1 else None
-    top = max(means.values())
-    best = min(position for position, mean in means.items() if mean >= top + math.log(1 - rules.tie_tolerance))
-    is_gain = means[best] > max(half_widths[best], math.log(1 + rules.tie_tolerance))
-    return plan.arms[best] if is_gain else plan.baseline
+def static_arm(plan: Plan, overall: Mix) -> Arm | None:
+    """The setting for a server that sees the whole mix; the baseline where no gain is proven; None without figures."""
+    if overall.best:
+        return next(arm for arm in plan.arms if arm.name == overall.best.arm)
+    return plan.baseline if any(arm.gain for arm in overall.arms) else None
 
 
-def _log_half_width(speedup: Interval) -> float:
-    return math.log(speedup.ci_high / speedup.ci_low) / 2
+def crossovers(workloads: Sequence[WorkloadResult]) -> tuple[Crossover, ...]:
+    """Per dataset, over the measured levels in growing order."""
+    found = []
+    for dataset in dict.fromkeys(workload.dataset for workload in workloads):
+        levels = sorted((each for each in workloads if each.dataset == dataset), key=lambda each: each.max_concurrency)
+        pays = [each.verdict == "speculate" for each in levels]
+        first = pays.index(False) if False in pays else len(levels)
+        found.append(
+            Crossover(
+                dataset=dataset,
+                pays_up_to=levels[first - 1].max_concurrency if first else None,
+                stops_at=levels[first].max_concurrency if first < len(levels) else None,
+            )
+        )
+    return tuple(found)
 
 
 def batch_size_schedules(plan: Plan, workloads: Sequence[WorkloadResult]) -> tuple[Schedule, ...]:
-    """vLLM's num_speculative_tokens_per_batch_size per dataset, from the verdicts at each concurrency.
+    """Per dataset, from the verdicts at each concurrency.
 
     Between two measured levels the smaller of both k holds, above the last one none: nothing was measured there.
-    An undecided level counts as 0. Datasets where no level speculates have no schedule.
+    An undecided level counts as 0. Datasets where no level speculates have no schedule, nor has a sweep that varied
+    more than k: a schedule switches nothing else.
     """
-    datasets = dict.fromkeys(workload.dataset for workload in workloads)
-    max_batch = plan.baseline.server.max_num_seqs
+    if any(arm.settings for arm in plan.arms):
+        return ()
     found = []
-    for dataset in datasets:
+    for dataset in dict.fromkeys(workload.dataset for workload in workloads):
         levels = {
             workload.max_concurrency: workload.best.num_speculative_tokens if workload.best else 0
             for workload in workloads
             if workload.dataset == dataset
         }
-        ranges = _ranges(levels, max_batch)
+        ranges = batch_size_ranges(levels, plan.baseline.server.max_num_seqs)
         if any(k for _, _, k in ranges):
             found.append(Schedule(dataset=dataset, num_speculative_tokens_per_batch_size=ranges))
     return tuple(found)
 
 
-def _ranges(levels: dict[int, int], max_batch: int) -> tuple[tuple[int, int, int], ...]:
+def overall_levels(found: Comparisons, allowed: Sequence[Arm]) -> dict[int, Arm]:
+    """Concurrency -> the arm that gains most there over all datasets together, the baseline where none is proven to."""
+    plan = found.plan
+    chosen = {}
+    for level in sorted({cell.max_concurrency for cell in plan.workloads}):
+        gains = {arm.id: _over_datasets(arm, level, found) for arm in allowed}
+        arms = [arm for arm in allowed if gains[arm.id]]
+        candidates = [Candidate(arm.num_speculative_tokens, gain) for arm in arms if (gain := gains[arm.id])]
+        choosing = choose(candidates, found.noise, found.rules) if candidates else None
+        is_gain = choosing is not None and choosing.verdict == "speculate"
+        chosen[level] = arms[choosing.chosen] if choosing and is_gain else plan.baseline
+    return chosen
+
+
+def _over_datasets(arm: Arm, level: int, found: Comparisons) -> Estimate | None:
+    cells = [cell for cell in found.plan.workloads if cell.max_concurrency == level]
+    parts = [found.estimates[arm.id, cell.id] for cell in cells if (arm.id, cell.id) in found.estimates]
+    return combine([(1 / len(parts), part) for part in parts]) if len(parts) == len(cells) else None
+
+
+def schedule_gains(levels: Mapping[int, Arm], found: Comparisons) -> dict[str, Estimate]:
+    """Workload id -> what a server gains there that switches by `levels`."""
+    gains = {}
+    for cell in found.plan.workloads:
+        arm = levels[cell.max_concurrency]
+        gain = NO_CHANGE if arm.is_baseline else found.estimates.get((arm.id, cell.id))
+        if gain:
+            gains[cell.id] = gain
+    return gains
+
+
+def schedule_arm(plan: Plan, levels: Mapping[int, Arm]) -> Arm | None:
+    """The server that switches k by its batch size; None where that is no other than a static one."""
+    speculative = [arm for arm in levels.values() if not arm.is_baseline]
+    if len({arm.id for arm in levels.values()}) < 2 or any(arm.settings for arm in plan.arms):
+        return None
+    largest = max(speculative, key=lambda arm: arm.num_speculative_tokens)
+    if largest.method not in TAKE_SCHEDULES:
+        return None
+    ks = {level: arm.num_speculative_tokens for level, arm in levels.items()}
+    ranges = batch_size_ranges(ks, plan.baseline.server.max_num_seqs)
+    config: dict[str, JsonValue] = {
+        **(largest.server.speculative_config or {}),
+        SCHEDULE_KEY: [list(each) for each in ranges],
+    }
+    server = largest.server.model_copy(update={"speculative_config": config})
+    return largest.model_copy(
+        update={
+            "id": content_id({"schedule": server.model_dump(mode="json"), "hardware": largest.hardware}),
+            "name": f"{largest.method}-schedule",
+            "server": server,
+        }
+    )
+
+
+def batch_size_ranges(levels: Mapping[int, int], max_batch: int) -> Ranges:
+    """`levels`: measured concurrency -> k."""
     measured = sorted(levels)
     per_batch = []
     for batch in range(1, max_batch + 1):

@@ -124,7 +124,6 @@ def cells_of(evidence: Evidence) -> Iterator[Cell]:
     for arm in plan.arms:
         for workload in plan.workloads:
             key, base = (arm.id, workload.id), (plan.baseline.id, workload.id)
-            choice = (arm.method, arm.num_speculative_tokens)
             yield Cell(
                 arm=arm,
                 workload=workload,
@@ -135,7 +134,7 @@ def cells_of(evidence: Evidence) -> Iterator[Cell]:
                 visits=tuple(by.visits[arm.id]),
                 last_line=max(by.last_line[key], by.last_line[base], by.last_line[(arm.id, "")]),
                 usd_per_hour=evidence.config.hardware.usd_per_hour,
-                result=results.get((workload.dataset, workload.max_concurrency, workload.output_len, *choice)),
+                result=results.get((workload.dataset, workload.max_concurrency, workload.output_len, arm.name)),
                 finished_ms=utc_ms(evidence.selection.created_utc) if evidence.selection else None,
             )
 
@@ -174,7 +173,7 @@ def _group(records: Iterable[LedgerRecord]) -> _Grouped:
         if isinstance(record, VisitRecord):
             by.visits[record.arm_id].append(record)
             by.last_line[(record.arm_id, "")] = line
-        elif isinstance(record, BlockRecord):
+        elif isinstance(record, BlockRecord) and record.phase != "confirm":
             key = (record.arm_id, record.workload_id)
             by.last_line[key] = line
             if _counts(record):
@@ -186,7 +185,7 @@ def _group(records: Iterable[LedgerRecord]) -> _Grouped:
 
 def _results(selection: Selection | None) -> dict[tuple[object, ...], ArmResult]:
     return {
-        (of.dataset, of.max_concurrency, of.output_len, arm.method, arm.num_speculative_tokens): arm
+        (of.dataset, of.max_concurrency, of.output_len, arm.arm): arm
         for of in (selection.workloads if selection else ())
         for arm in of.arms
     }
@@ -258,7 +257,7 @@ def _own_figures(cell: Cell) -> dict[str, float | None]:
         ),
         "client_cpu_cores": fmean(block.client_cpu_cores for block in blocks),
         **_percentiles("ttft_s", (value for block in blocks for value in block.ttft_s)),
-        **_percentiles("tpot_s", (value for block in blocks for value in block.tpot_s)),
+        **_percentiles("tpot_s", (value for block in blocks for value in block.tpot_s if value is not None)),
         **_percentiles("e2e_s", (value for block in blocks for value in block.e2e_s)),
         **_mean_itl(blocks),
     }

@@ -128,8 +128,7 @@ def _row(result: WorkloadResult) -> str:
     name, gain = "", ""
     if best is not None:
         name = f"{best.method} k={best.num_speculative_tokens}" if best.num_speculative_tokens else best.method
-        choice = (best.method, best.num_speculative_tokens)
-        arm = next((arm for arm in result.arms if (arm.method, arm.num_speculative_tokens) == choice), None)
+        arm = next((arm for arm in result.arms if arm.arm == best.arm), None)
         if arm is not None and arm.speedup is not None:
             gain = f"{arm.speedup.mean:.2f} ({arm.speedup.ci_low:.2f} to {arm.speedup.ci_high:.2f})"
     reason = result.reason.replace("|", "\\|").replace("\n", " ")

@@ -6,8 +6,9 @@ from pydantic import Field, JsonValue
 
 from orchestrator.config import Hardware, Server, Strict
 
-Phase = Literal["opening", "arm", "closing"]
-"""`opening` and `closing` are the baseline's visits at a node's start and end; `arm` is every other visit."""
+Phase = Literal["opening", "arm", "confirm", "closing"]
+"""`opening` and `closing` are the baseline's visits at a node's start and end; `arm` is a visit of the search,
+`confirm` one that measures a recommended setting again."""
 
 
 class Message(Strict):
@@ -53,6 +54,8 @@ class Arm(Strict):
     """0 for the baseline."""
     hardware: str
     server: ServerSpec
+    settings: dict[str, JsonValue] = Field(default_factory=dict)
+    """What of `server` was varied besides k, where something was."""
 
     @property
     def is_baseline(self) -> bool:
@@ -135,8 +138,8 @@ class BlockRecord(Strict):
     counters: SpecCounters | None
     """None for the baseline, and where the server has no such counters."""
     ttft_s: tuple[float, ...]
-    tpot_s: tuple[float, ...]
-    """One value a request of two or more output tokens."""
+    tpot_s: tuple[float | None, ...]
+    """None for a request of one output token. These three: one value a request that succeeded, in the same order."""
     e2e_s: tuple[float, ...]
     itl_s: dict[str, float]
     """Percentiles over all gaps between chunks: p50, p95, p99; empty where there was no gap."""

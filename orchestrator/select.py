@@ -1,38 +1,52 @@
 """The decision per workload, a pure function of plan and measured blocks.
 
-Every comparison is made in pairs: the same prompts on the same node, arm against baseline, as a log ratio of
-throughputs; over blocks, a t interval. Acceptance explains a figure, it never decides.
+Every comparison is made in pairs: the same prompts on the same node, arm against baseline, as a log ratio; see
+`estimate.py` for the intervals and `compare.py` for the choice. Acceptance explains a figure, it never decides.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from scipy import stats
 
-from orchestrator.config import SelectionRules
-from orchestrator.metrics import (
-    acceptance_length,
-    acceptance_rate,
-    add_counters,
-    survival,
-    usd_per_million_output_tokens,
+from orchestrator.compare import (
+    Candidate,
+    Choosing,
+    Comparisons,
+    blocks_to_settle,
+    choose,
+    compare_cells,
+    not_told_apart,
 )
-from orchestrator.plan import Plan
-from orchestrator.records import Arm, BlockRecord, WorkloadCell
-from orchestrator.selection import ArmResult, Choice, Interval, Quantiles, Verdict, WorkloadResult
+from orchestrator.config import Constraints, SelectionRules
+from orchestrator.estimate import alone, estimate
+from orchestrator.measured import Cell
+from orchestrator.metrics import acceptance_length, acceptance_rate, survival, usd_per_million_output_tokens
+from orchestrator.records import Arm, WorkloadCell
+from orchestrator.selection import ArmResult, Choice, Interval, Quantiles, WorkloadResult
 
-Measured = Mapping[tuple[str, str], Sequence[BlockRecord]]
-"""(arm id, workload id) -> valid blocks."""
+OF_THE_BASELINE = {
+    "throughput": "of the baseline's throughput",
+    "cost": "of the baseline's tokens per dollar",
+    "tpot": "of the baseline's speed per output token",
+    "goodput": "of the baseline's goodput",
+}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One arm on one workload, as the decision sees it."""
+
+    arm: Arm
+    result: ArmResult
+    refused: str | None
+    """Why it may not be chosen; None for a candidate."""
 
 
 def select_workloads(
-    plan: Plan,
-    blocks: Iterable[BlockRecord],
-    rules: SelectionRules,
+    found: Comparisons,
     usd_per_hour: float | None,
     failures: Mapping[str, str],
     dropped: Mapping[tuple[str, str], str] = MappingProxyType({}),
@@ -40,210 +54,250 @@ def select_workloads(
     """One result per workload of the plan.
 
     Args:
-        blocks: in any order; void ones never enter.
         usd_per_hour: price of one node, or None where it is not known.
         failures: arm id -> why its last visit failed; quoted where the arm has no figure.
         dropped: (arm id, workload id) -> why the search measured the arm no further there; quoted likewise.
     """
-    measured: defaultdict[tuple[str, str], list[BlockRecord]] = defaultdict(list)
-    for block in blocks:
-        if block.void_reason is None:
-            measured[block.arm_id, block.workload_id].append(block)
-    return tuple(
-        _select_workload(plan, cell, measured, rules, usd_per_hour, failures, dropped) for cell in plan.workloads
-    )
+    by_throughput = found.rules.objective in ("throughput", "cost")
+    speedups = found if by_throughput else compare_cells(found.plan, found.cells, found.rules, throughput=True)
+    results = []
+    for workload in found.plan.workloads:
+        judged = [_judge(arm, workload, found, speedups, usd_per_hour) for arm in found.plan.arms]
+        decided = _decide(judged, workload, found)
+        refused = [
+            f"{each.arm.name} {each.refused}" + (f" ({failures[each.arm.id]})" if each.arm.id in failures else "")
+            for each in judged
+            if each.refused and (each.arm.id, workload.id) not in dropped
+        ]
+        reasons = [decided.reason, *refused, *_why_dropped(found, workload, dropped)]
+        results.append(decided.model_copy(update={"reason": "; ".join(reasons)}))
+    return tuple(results)
 
 
-def _select_workload(
-    plan: Plan,
-    cell: WorkloadCell,
-    measured: Measured,
-    rules: SelectionRules,
-    usd_per_hour: float | None,
-    failures: Mapping[str, str],
-    dropped: Mapping[tuple[str, str], str],
-) -> WorkloadResult:
-    baseline = measured.get((plan.baseline.id, cell.id), ())
-    results = tuple(
-        _arm_result(arm, cell, measured.get((arm.id, cell.id), ()), baseline, rules, usd_per_hour) for arm in plan.arms
-    )
-    verdict, best, reason = decide(results, rules)
-    left_out = [
-        _why_left_out(arm, result, rules, failures.get(arm.id))
-        for arm, result in zip(plan.arms, results, strict=True)
-        if result.num_blocks < rules.min_blocks and (arm.id, cell.id) not in dropped
-    ]
-    return WorkloadResult(
-        dataset=cell.dataset,
-        max_concurrency=cell.max_concurrency,
-        output_len=cell.output_len,
-        verdict=verdict,
-        reason="; ".join([reason, *left_out, *_why_dropped(plan, cell, dropped)]),
-        best=best,
-        arms=results,
-    )
-
-
-def _why_dropped(plan: Plan, cell: WorkloadCell, dropped: Mapping[tuple[str, str], str]) -> list[str]:
+def _why_dropped(found: Comparisons, workload: WorkloadCell, dropped: Mapping[tuple[str, str], str]) -> list[str]:
     """One phrase per reason: a search may drop most of the arms."""
     names: defaultdict[str, list[str]] = defaultdict(list)
-    for arm in plan.arms:
-        if (arm.id, cell.id) in dropped:
-            names[dropped[arm.id, cell.id]].append(arm.name)
+    for arm in found.plan.arms:
+        if (arm.id, workload.id) in dropped:
+            names[dropped[arm.id, workload.id]].append(arm.name)
     return [f"dropped, {why}: {', '.join(arms)}" for why, arms in names.items()]
 
 
-def _why_left_out(arm: Arm, result: ArmResult, rules: SelectionRules, failure: str | None) -> str:
-    if result.num_requests == 0:
-        return f"{arm.name} has no figure ({failure or 'not measured yet'})"
-    why = f" ({failure})" if failure else ""
-    return f"{arm.name} is left out: {result.num_blocks} of at least {rules.min_blocks} valid blocks{why}"
+# --- the decision
 
 
-def paired_log_ratios(arm: Iterable[BlockRecord], baseline: Iterable[BlockRecord]) -> dict[str, float]:
-    """Block id -> ln(arm's tokens/s / baseline's), both on the same node.
-
-    The baseline was measured at the node's start and end: its two figures are averaged as logs. For an arm in the
-    middle that cancels a linear drift, for the others it halves it at least; the random order of arms makes the rest
-    noise. Blocks without a baseline on their node are left out.
-    """
-    reference: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for block in baseline:
-        reference[block.block_id, block.node].append(math.log(block.output_tokens_per_s))
-    ratios: defaultdict[str, list[float]] = defaultdict(list)
-    for block in arm:
-        logs = reference.get((block.block_id, block.node))
-        if logs:
-            ratios[block.block_id].append(math.log(block.output_tokens_per_s) - fmean(logs))
-    return {block_id: fmean(ratios[block_id]) for block_id in sorted(ratios)}
-
-
-def log_interval(values: Sequence[float], confidence: float) -> Interval | None:
-    """exp of the mean and of its two-sided t interval; None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    mean = fmean(values)
-    half = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * float(stats.sem(values))
-    return Interval(mean=math.exp(mean), ci_low=math.exp(mean - half), ci_high=math.exp(mean + half))
-
-
-def decide(results: Sequence[ArmResult], rules: SelectionRules) -> tuple[Verdict, Choice | None, str]:
-    """Verdict, choice and reason from one workload's arms, the baseline first."""
-    baseline, *arms = results
-    short = _too_few(baseline, arms, rules)
-    if short:
-        return "undecided", None, short
-    speedups = {arm.num_speculative_tokens: arm.speedup for arm in arms if _counts(arm, rules) and arm.speedup}
-    if not speedups:
-        return "baseline", _choice(baseline), "no speculative arm was planned"
-    top_k = max(speedups, key=lambda k: speedups[k].mean)
-    leader = next(arm for arm in arms if arm.num_speculative_tokens == top_k)
-    tied = [k for k, interval in speedups.items() if interval.mean >= speedups[top_k].mean * (1 - rules.tie_tolerance)]
-    # A smaller k that happens to be noisy must not turn a proven gain into `undecided`.
-    k = min([k for k in tied if _gains(speedups[k], rules)] or tied)
-    best = next(arm for arm in arms if arm.num_speculative_tokens == k)
-    figure = f"{best.method} k={k} gives {_show(speedups[k])} of the baseline's throughput"
-    if _gains(speedups[k], rules):
-        return "speculate", _choice(best), figure + _close_ones(k, speedups, leader)
-    open_ones = [other for other, speedup in speedups.items() if speedup.ci_high >= 1 + rules.tie_tolerance]
-    if not open_ones:
-        return "baseline", _choice(baseline), f"no arm gains: the best, {figure}"
-    if k in open_ones:
-        return "undecided", None, f"{figure}: too close to 1 to tell; more blocks would narrow the interval"
-    rest = ", ".join(f"k={other} ({_show(speedups[other])})" for other in open_ones)
-    return "undecided", None, f"{figure}, but too noisy to exclude a gain: {rest}; more blocks would narrow it"
-
-
-def _gains(speedup: Interval, rules: SelectionRules) -> bool:
-    return speedup.ci_low > 1 and speedup.mean > 1 + rules.tie_tolerance
-
-
-def _counts(arm: ArmResult, rules: SelectionRules) -> bool:
-    return arm.speedup is not None and arm.num_blocks >= rules.min_blocks
-
-
-def _too_few(baseline: ArmResult, arms: Sequence[ArmResult], rules: SelectionRules) -> str | None:
-    if baseline.num_blocks < rules.min_blocks:
-        return f"the baseline has {baseline.num_blocks} valid blocks; at least {rules.min_blocks} are needed"
-    if arms and not any(_counts(arm, rules) for arm in arms):
-        most = max(arm.num_blocks for arm in arms)
-        return f"no speculative arm has more than {most} valid paired blocks; at least {rules.min_blocks} are needed"
-    return None
-
-
-def _close_ones(k: int, speedups: Mapping[int, Interval], leader: ArmResult) -> str:
-    rivals = [str(other) for other, rival in speedups.items() if other != k and rival.ci_high > speedups[k].mean]
-    tie = (
-        f"; within the tie tolerance of k={leader.num_speculative_tokens}" if leader.num_speculative_tokens != k else ""
+def _decide(judged: Sequence[Judged], workload: WorkloadCell, found: Comparisons) -> WorkloadResult:
+    baseline, rules = judged[0], found.rules
+    result = WorkloadResult(
+        dataset=workload.dataset,
+        max_concurrency=workload.max_concurrency,
+        output_len=workload.output_len,
+        verdict="undecided",
+        reason="",
+        best=None,
+        arms=tuple(each.result for each in judged),
     )
-    return tie + (f"; k={', '.join(rivals)} cannot be told apart from it" if rivals else "")
+    if baseline.result.num_blocks < rules.min_blocks:
+        return _with(result, reason="the baseline has too few valid blocks")
+    arms = [each for each in judged[1:] if not each.refused]
+    if not arms:
+        return _without_candidates(result, judged)
+    candidates = [
+        Candidate(each.arm.num_speculative_tokens, found.estimates[each.arm.id, workload.id]) for each in arms
+    ]
+    choosing = choose(candidates, found.noise, rules)
+    if baseline.refused:  # too slow for the constraints: whoever keeps them is better than what does not
+        best = arms[choosing.chosen]
+        return _with(result, "speculate", best, reason=f"{_figure(best, rules)}, and the baseline {baseline.refused}")
+    rivals = _rivals(arms, choosing, workload, found)
+    if choosing.verdict == "speculate":
+        best = arms[choosing.chosen]
+        reason = _figure(best, rules) + _close_ones(best, arms[choosing.leader], rivals)
+        return _with(result, "speculate", best, reason=reason, contenders=rivals)
+    if choosing.verdict == "baseline":
+        reason = f"no arm gains: the best, {_figure(arms[choosing.chosen], rules)}"
+        return _with(result, "baseline", baseline, reason=reason)
+    fewest = min(arms[at].result.num_blocks for at in choosing.open_ones)
+    more = blocks_to_settle(candidates, choosing, fewest, found.noise, rules)
+    reason = f"{_why_open(arms, choosing, rules)}; {_what_settles(more, fewest)}"
+    return _with(result, reason=reason, contenders=[arms[at] for at in choosing.open_ones], blocks_to_settle=more)
 
 
-def _show(interval: Interval) -> str:
-    return f"{interval.mean:.2f}x [{interval.ci_low:.2f}, {interval.ci_high:.2f}]"
+def _with(
+    result: WorkloadResult,
+    verdict: str = "undecided",
+    best: Judged | None = None,
+    *,
+    reason: str,
+    contenders: Sequence[Judged] = (),
+    blocks_to_settle: int | None = None,
+) -> WorkloadResult:
+    return result.model_copy(
+        update={
+            "verdict": verdict,
+            "best": choice_of(best.arm) if best else None,
+            "reason": reason,
+            "contenders": tuple(choice_of(each.arm) for each in contenders),
+            "blocks_to_settle": blocks_to_settle,
+        }
+    )
 
 
-def _choice(arm: ArmResult) -> Choice:
-    return Choice(method=arm.method, num_speculative_tokens=arm.num_speculative_tokens)
+def choice_of(arm: Arm) -> Choice:
+    return Choice(
+        arm=arm.name, method=arm.method, num_speculative_tokens=arm.num_speculative_tokens, settings=arm.settings
+    )
+
+
+def _without_candidates(result: WorkloadResult, judged: Sequence[Judged]) -> WorkloadResult:
+    baseline, *arms = judged
+    if not arms:
+        return _with(result, "baseline", baseline, reason="no speculative arm was planned")
+    if all(each.result.meets_constraints is False for each in arms):
+        return _with(result, "baseline", baseline, reason="no speculative arm keeps the constraints")
+    return _with(result, reason="no speculative arm has enough valid paired blocks")
+
+
+def _rivals(arms: Sequence[Judged], choosing: Choosing, workload: WorkloadCell, found: Comparisons) -> list[Judged]:
+    """The arms that may truly be better than the chosen one."""
+    chosen = arms[choosing.chosen]
+    others = [each for each in arms if each is not chosen]
+    paired = [found.paired[each.arm.id, workload.id] for each in others]
+    close = not_told_apart(found.paired[chosen.arm.id, workload.id], paired, found.noise, found.rules)
+    return [others[at] for at in close]
+
+
+def _figure(judged: Judged, rules: SelectionRules) -> str:
+    gain = judged.result.gain
+    return f"{_label(judged.arm)} gives {_show(gain)} {OF_THE_BASELINE[rules.objective]}" if gain else judged.arm.name
+
+
+def _label(arm: Arm) -> str:
+    settings = "".join(f" {key}={value}" for key, value in arm.settings.items())
+    return f"{arm.method} k={arm.num_speculative_tokens}{settings}"
+
+
+def _close_ones(best: Judged, leader: Judged, rivals: Sequence[Judged]) -> str:
+    tie = f"; within the tie tolerance of {_label(leader.arm)}" if leader is not best else ""
+    names = ", ".join(_label(each.arm) for each in rivals)
+    return tie + (f"; {names} cannot be told apart from it" if rivals else "")
+
+
+def _why_open(arms: Sequence[Judged], choosing: Choosing, rules: SelectionRules) -> str:
+    best = arms[choosing.chosen]
+    rest = [at for at in choosing.open_ones if at != choosing.chosen]
+    if best.result.gain and best.result.gain.ci_low > 1:
+        return f"{_figure(best, rules)}, which may be chance among {len(arms)} arms"
+    if choosing.chosen in choosing.open_ones:
+        return f"{_figure(best, rules)}: too close to 1 to tell"
+    others = ", ".join(f"{_label(arms[at].arm)} ({_show(arms[at].result.gain)})" for at in rest)
+    return f"{_figure(best, rules)}, but too noisy to exclude a gain: {others}"
+
+
+def _what_settles(more: int | None, num_blocks: int) -> str:
+    if more is None:
+        return "no reasonable number of blocks would settle it"
+    return (
+        f"about {more} blocks instead of {num_blocks} would settle it (workload.num_blocks={more} continues from here)"
+    )
+
+
+def _show(interval: Interval | None) -> str:
+    return f"{interval.mean:.2f}x [{interval.ci_low:.2f}, {interval.ci_high:.2f}]" if interval else "no figure"
+
+
+# --- one arm on one workload
+
+
+def _judge(
+    arm: Arm, workload: WorkloadCell, found: Comparisons, speedups: Comparisons, usd_per_hour: float | None
+) -> Judged:
+    result = _arm_result(arm, workload, found, speedups, usd_per_hour)
+    return Judged(arm, result, _why_refused(result, found.rules))
+
+
+def _why_refused(result: ArmResult, rules: SelectionRules) -> str | None:
+    if result.num_requests == 0:
+        return "has no figure"
+    if result.num_blocks < rules.min_blocks:
+        return f"is left out: {result.num_blocks} of at least {rules.min_blocks} valid blocks"
+    return None if result.meets_constraints is not False else f"breaks {_broken(result, rules.constraints)}"
 
 
 def _arm_result(
-    arm: Arm,
-    cell: WorkloadCell,
-    blocks: Sequence[BlockRecord],
-    baseline: Sequence[BlockRecord],
-    rules: SelectionRules,
-    usd_per_hour: float | None,
+    arm: Arm, workload: WorkloadCell, found: Comparisons, speedups: Comparisons, usd_per_hour: float | None
 ) -> ArmResult:
-    throughput = log_interval(_log_throughput_per_block(blocks), rules.confidence)
-    ratios = {} if arm.is_baseline else paired_log_ratios(blocks, baseline)
-    counters = add_counters(block.counters for block in blocks if block.counters)
-    return ArmResult(
+    key, rules = (arm.id, workload.id), found.rules
+    cell = found.cells.get(key, Cell())
+    counters = cell.counters
+    own = estimate(alone(cell.throughputs))
+    throughput = own.interval(found.noise, rules.confidence) if own else None
+    gain, speedup = found.estimates.get(key), speedups.estimates.get(key)
+    result = ArmResult(
+        arm=arm.name,
         method=arm.method,
         num_speculative_tokens=arm.num_speculative_tokens,
-        num_blocks=len({block.block_id for block in blocks}) if arm.is_baseline else len(ratios),
-        num_requests=sum(block.num_requests for block in blocks),
+        settings=arm.settings,
+        num_blocks=len({score.block_id for score in cell.scores})
+        if arm.is_baseline
+        else len(found.paired.get(key, ())),
+        num_requests=cell.num_requests,
         output_tokens_per_s=throughput,
-        speedup=log_interval(list(ratios.values()), rules.confidence),
+        gain=gain.interval(found.noise, rules.confidence) if gain else None,
+        speedup=speedup.interval(speedups.noise, rules.confidence) if speedup else None,
         acceptance_length=acceptance_length(counters) if counters else None,
         acceptance_rate=acceptance_rate(counters) if counters else None,
         survival=survival(counters) if counters else None,
-        ttft_s=_quantiles(value for block in blocks for value in block.ttft_s),
-        tpot_s=_quantiles(value for block in blocks for value in block.tpot_s),
+        ttft_s=_quantiles(cell.ttft_s),
+        tpot_s=_quantiles(cell.tpot_s),
+        e2e_s=_quantiles(cell.e2e_s),
+        goodput_requests_per_s=cell.num_good / cell.wall_s if rules.slo and cell.wall_s else None,
         usd_per_million_output_tokens=(
             usd_per_million_output_tokens(usd_per_hour, throughput.mean) if usd_per_hour and throughput else None
         ),
-        outputs_match_baseline=None if arm.is_baseline or cell.temperature > 0 else _matching(blocks, baseline),
+        outputs_match_baseline=None if arm.is_baseline or workload.temperature > 0 else _matching(key, found),
+    )
+    return result.model_copy(update={"meets_constraints": _meets(result, rules.constraints)})
+
+
+def _limits(result: ArmResult, constraints: Constraints) -> list[tuple[str, float, float]]:
+    """Name, limit and measured 95th percentile of every constraint that can be judged."""
+    found = (
+        ("ttft_p95_s", constraints.ttft_p95_s, result.ttft_s),
+        ("tpot_p95_s", constraints.tpot_p95_s, result.tpot_s),
+        ("e2e_p95_s", constraints.e2e_p95_s, result.e2e_s),
+    )
+    return [(name, limit, quantiles.p95) for name, limit, quantiles in found if limit is not None and quantiles]
+
+
+def _meets(result: ArmResult, constraints: Constraints) -> bool | None:
+    limits = _limits(result, constraints)
+    return all(measured <= limit for _, limit, measured in limits) if limits else None
+
+
+def _broken(result: ArmResult, constraints: Constraints) -> str:
+    return ", ".join(
+        f"{name}={limit:g} with {measured:.3g}"
+        for name, limit, measured in _limits(result, constraints)
+        if measured > limit
     )
 
 
-def _log_throughput_per_block(blocks: Iterable[BlockRecord]) -> list[float]:
-    """ln tokens/s, one value a block: repeats of a block are no new sample of the workload."""
-    logs: defaultdict[str, list[float]] = defaultdict(list)
-    for block in blocks:
-        logs[block.block_id].append(math.log(block.output_tokens_per_s))
-    return [fmean(logs[block_id]) for block_id in sorted(logs)]
-
-
 def _quantiles(values: Iterable[float]) -> Quantiles | None:
-    items = list(values)
-    if not items:
+    items = np.fromiter(values, dtype=np.float64)
+    if not items.size:
         return None
     p50, p95 = np.quantile(items, [0.5, 0.95])
     return Quantiles(p50=float(p50), p95=float(p95))
 
 
-def _matching(blocks: Iterable[BlockRecord], baseline: Iterable[BlockRecord]) -> float | None:
-    """Share of prompts whose output equals the baseline's on the same node, the opening one's where there are two.
-
-    None where nothing compares.
-    """
-    # "closing" < "opening": the later of two in this order wins, whatever order they were measured in.
-    expected = {(b.block_id, b.node): b.output_sha256 for b in sorted(baseline, key=lambda b: b.phase)}
+def _matching(key: tuple[str, str], found: Comparisons) -> float | None:
+    """Share of prompts whose output equals the baseline's on the same node; None where nothing compares."""
+    baseline = found.cells.get((found.plan.baseline.id, key[1]), Cell()).outputs
     same = [
         ours == theirs
-        for block in blocks
-        if (block.block_id, block.node) in expected
-        for ours, theirs in zip(block.output_sha256, expected[block.block_id, block.node], strict=True)
+        for where, outputs in found.cells.get(key, Cell()).outputs.items()
+        if where in baseline
+        for ours, theirs in zip(outputs, baseline[where], strict=True)
     ]
     return sum(same) / len(same) if same else None

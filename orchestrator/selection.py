@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from orchestrator.config import Strict
 
@@ -21,25 +21,39 @@ class Quantiles(Strict):
 
 
 class Choice(Strict):
+    arm: str
+    """Its name."""
     method: str
     num_speculative_tokens: int
+    settings: dict[str, JsonValue] = Field(default_factory=dict)
+    """What of the server was varied besides k."""
 
 
 class ArmResult(Strict):
     """One arm on one workload. None where nothing (or nothing valid) was measured."""
 
+    arm: str
+    """Its name."""
     method: str
     num_speculative_tokens: int
+    settings: dict[str, JsonValue] = Field(default_factory=dict)
     num_blocks: int
     num_requests: int
     output_tokens_per_s: Interval | None
     speedup: Interval | None
-    """Against the baseline on the same blocks; None for the baseline itself."""
+    """Throughput against the baseline's on the same blocks; None for the baseline itself."""
+    gain: Interval | None = None
+    """As `speedup`, in the sweep's objective; more is better. What the verdict is about."""
     acceptance_length: float | None
     acceptance_rate: float | None
     survival: tuple[float, ...] | None
     ttft_s: Quantiles | None
     tpot_s: Quantiles | None
+    e2e_s: Quantiles | None = None
+    goodput_requests_per_s: float | None = None
+    """Requests a second that keep every limit of selection.slo; None without one."""
+    meets_constraints: bool | None = None
+    """None where selection.constraints asks for nothing."""
     usd_per_million_output_tokens: float | None
     outputs_match_baseline: float | None
     """Share (0..1) of prompts whose output is identical to the baseline's; None where temperature > 0."""
@@ -53,7 +67,55 @@ class WorkloadResult(Strict):
     reason: str
     best: Choice | None
     """What to run; None while undecided."""
+    contenders: tuple[Choice, ...] = ()
+    """Arms that cannot be told apart from the best, or that keep it undecided."""
+    blocks_to_settle: int | None = None
+    """About how many blocks an arm would settle an undecided workload; None where none would, or nothing is open."""
     arms: tuple[ArmResult, ...]
+
+
+class MixedArm(Strict):
+    arm: str
+    method: str
+    num_speculative_tokens: int
+    gain: Interval | None
+    """In the objective, at the mix; None where it lacks a figure on some of it."""
+
+
+class Mix(Strict):
+    """All levels of the traffic together: one static setting for a server that sees them in these shares of time."""
+
+    dataset: str | None
+    """None: all datasets, each weighing the same."""
+    traffic: dict[int, float]
+    """Concurrency -> share of time."""
+    verdict: Verdict
+    best: Choice | None
+    arms: tuple[MixedArm, ...]
+
+
+class Crossover(Strict):
+    """Where speculation stops paying as concurrency grows; both None where no measured level is on that side."""
+
+    dataset: str
+    pays_up_to: int | None
+    """The highest level up to which every measured one says speculate."""
+    stops_at: int | None
+    """The lowest level that says baseline, or is undecided."""
+
+
+class Confirmation(Strict):
+    """A recommended setting measured again, on server starts that had no part in choosing it."""
+
+    setting: Literal["static", "schedule"]
+    arm: str
+    speculative_config: dict[str, JsonValue]
+    predicted: Interval | None
+    """Gain at the mix, from the measurements that chose it."""
+    confirmed: Interval | None
+    """The same, from the confirmation visit; None while it was not measured."""
+    verdict: Literal["holds", "withdrawn", "open"]
+    reason: str
 
 
 class Schedule(Strict):
@@ -69,6 +131,8 @@ class Recommendation(Strict):
     """None: run without speculation."""
     vllm_serve: str
     docker_run: str
+    reason: str
+    """Why this setting, in a sentence."""
 
 
 class Provenance(Strict):
@@ -86,5 +150,11 @@ class Selection(Strict):
     provenance: Provenance
     workloads: tuple[WorkloadResult, ...]
     schedules: tuple[Schedule, ...]
+    objective: str = "throughput"
+    confidence: float = 0.95
+    mixes: tuple[Mix, ...] = ()
+    """One a dataset, and last the one over all datasets."""
+    crossovers: tuple[Crossover, ...] = ()
+    confirmations: tuple[Confirmation, ...] = ()
     recommendation: Recommendation | None
     """None while no setting can be recommended."""

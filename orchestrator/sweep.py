@@ -10,6 +10,7 @@ from rich.console import Console
 
 from orchestrator.board import Board
 from orchestrator.config import SweepConfig
+from orchestrator.decide import decide
 from orchestrator.defects import refuse_known_defects
 from orchestrator.deploy import recommend_commands
 from orchestrator.errors import ConfigError, NodeUnavailable, SweepFailed
@@ -20,11 +21,9 @@ from orchestrator.policies import policy_for
 from orchestrator.policy import missing_blocks
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
-from orchestrator.recommend import batch_size_schedules, best_static_arm
 from orchestrator.record import Recorder
 from orchestrator.records import FinishedVisit, SessionRecord, VisitEvent
 from orchestrator.report import write_report
-from orchestrator.select import select_workloads
 from orchestrator.selection import Selection
 from orchestrator.sweep_dir import SweepDir, open_sweep
 from tasks.host import probe_node, profile_mismatch
@@ -99,19 +98,21 @@ def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
     visits = ledger.visits()
     provenance = collect_provenance(plan.id, config.hardware, visits)
     dropped = policy_for(config).dropped(plan, ledger)
-    workloads = select_workloads(
-        plan, ledger.valid_blocks(), config.selection, config.hardware.usd_per_hour, _failures(ledger), dropped
-    )
-    static = best_static_arm(plan, workloads, config.selection)
+    decided = decide(config, plan, ledger.valid_blocks(), _failures(ledger), dropped)
     engine = next((visit.engine_version for visit in reversed(visits) if visit.engine_version), None)
     selection = Selection(
         sweep_id=sweep_dir.sweep_id,
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         simulated=False,
         provenance=provenance,
-        workloads=workloads,
-        schedules=batch_size_schedules(plan, workloads),
-        recommendation=recommend_commands(static, engine) if static else None,
+        objective=config.selection.objective,
+        confidence=config.selection.confidence,
+        workloads=decided.workloads,
+        schedules=decided.schedules,
+        crossovers=decided.crossovers,
+        mixes=decided.mixes,
+        confirmations=decided.confirmations,
+        recommendation=recommend_commands(decided.recommended, engine, decided.reason) if decided.recommended else None,
     )
     sweep_dir.write_selection(selection)
     write_report(sweep_dir.path, selection, plan, ledger, repeat_command)

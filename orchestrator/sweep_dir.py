@@ -145,14 +145,14 @@ def _begin(root: Path, config: SweepConfig, plan: Plan) -> SweepDir:
 
 
 def _take_over(newest: SweepDir, begun: SweepDir, plan: Plan) -> None:
-    """Copy what still belongs to the plan; closing baselines are measured anew, since they close this sweep."""
+    """Copy what still belongs to the plan; closing baselines and confirmations end a sweep and are measured anew."""
     arms = {arm.id for arm in plan.arms}
     blocks = {block.id for block in plan.blocks}
     earlier, ledger = Ledger(newest.ledger_path), Ledger(begun.ledger_path)
     kept = [
         block
         for block in earlier.valid_blocks()
-        if block.arm_id in arms and block.block_id in blocks and block.phase != "closing"
+        if block.arm_id in arms and block.block_id in blocks and block.phase in ("opening", "arm")
     ]
     visits = {block.visit_id for block in kept}
     for visit in earlier.visits():

@@ -18,6 +18,7 @@ from orchestrator.evidence import (
 )
 from orchestrator.ledger import Ledger, measurement_key
 from orchestrator.plan import Plan
+from orchestrator.policy import num_first
 from orchestrator.predict import Prediction, Predictor
 from orchestrator.records import Arm, Visit
 
@@ -28,22 +29,18 @@ Wanted = Mapping[str, int]
 """Workload id -> how many of its blocks, from the first."""
 
 
-def num_first(search: Search, rules: SelectionRules) -> int:
-    """Blocks an arm gets at first: fewer than the selection's minimum would always have to be followed up."""
-    return max(search.first_blocks, rules.min_blocks)
-
-
 class Worth:
     """What plan and ledger say now.
 
-    The closing baseline changes nothing here: else a sweep that was settled might not be once it has closed.
+    Neither the closing baseline nor a confirmation changes anything here: else a sweep that was settled might not be
+    once it has closed.
     """
 
     def __init__(self, plan: Plan, ledger: Ledger, search: Search, rules: SelectionRules) -> None:
         self._plan, self._ledger, self._search, self._rules = plan, ledger, search, rules
-        blocks = [block for block in ledger.valid_blocks() if block.phase != "closing"]
-        self.workloads = gather(plan, blocks)
-        self._noise: Noise = pooled_noise(self.workloads, search.visit_noise)
+        blocks = [block for block in ledger.valid_blocks() if block.phase in ("opening", "arm")]
+        self.workloads = gather(plan, blocks, rules)
+        self._noise: Noise = pooled_noise(self.workloads, rules.visit_noise)
         self._arms = [arm for arm in plan.arms if not arm.is_baseline]
         self._measured = {block.arm_id: None for block in blocks}  # in order, without repeats
         self._predicted: dict[tuple[str, str], Prediction | None] = {}
@@ -238,10 +235,10 @@ class Worth:
         """Node -> ids of the blocks that its closing baseline still owes, once `planned` is measured."""
         owed: dict[str, set[str]] = {}
         for block in self._ledger.valid_blocks():
-            if block.phase == "arm":
+            if block.phase in ("arm", "confirm"):
                 owed.setdefault(block.node, set()).add(block.block_id)
         for visit in planned:
-            if visit.phase == "arm":
+            if visit.phase in ("arm", "confirm"):
                 owed.setdefault(visit.node, set()).update(visit.block_ids)
         baseline = self._plan.baseline.id
         return {

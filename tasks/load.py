@@ -46,7 +46,7 @@ class LoadSummary(Strict):
     prompt_tokens: int
     output_tokens: int
     ttft_s: tuple[float, ...]
-    tpot_s: tuple[float, ...]
+    tpot_s: tuple[float | None, ...]
     e2e_s: tuple[float, ...]
     itl_s: dict[str, float]
     output_sha256: tuple[str, ...]
@@ -86,7 +86,7 @@ def summarise(requests: Sequence[RequestRecord], cell: WorkloadCell) -> LoadSumm
         prompt_tokens=sum(request.prompt_tokens or 0 for request in good),
         output_tokens=sum(request.output_tokens or 0 for request in good),
         ttft_s=tuple(ttft),
-        tpot_s=tuple(value for value in tpot if value is not None),
+        tpot_s=tuple(tpot),
         e2e_s=tuple(e2e),
         itl_s=itl_percentiles(request.chunk_s for request in good),
         output_sha256=tuple(request.output_sha256 or "" for request in requests),

@@ -125,8 +125,8 @@ class Sandbox:
         return [process for process in psutil.process_iter() if _carries(process, self._marker)]
 
     def leftovers(self, within_s: float = 60) -> list[str]:
-        """What is still alive after `within_s`: guards take a moment to end a server, and Ray's agents on a busy machine
-        half a minute to notice that their raylet is gone."""
+        """What is still alive after `within_s`: guards take a moment to end a server, and Ray's agents on a busy
+        machine half a minute to notice that their raylet is gone."""
         deadline = time.monotonic() + within_s
         while (alive := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -1,0 +1,88 @@
+"""The policy around a search: once it has measured its arms, the settings it would recommend are measured again."""
+
+from collections.abc import Collection, Sequence
+
+from orchestrator.config import SweepConfig
+from orchestrator.decide import decide
+from orchestrator.ledger import Ledger, measurement_key
+from orchestrator.mix import mixed_workloads, traffic_of
+from orchestrator.plan import Plan
+from orchestrator.policy import Policy, make_visit, num_first
+from orchestrator.records import Arm, Block, Phase, Visit
+
+
+class Confirming:
+    """Lets `search` measure; before a node closes, it measures what would be recommended, on a fresh server start.
+
+    The closing baseline may change what is recommended; the new setting is then measured after it.
+    """
+
+    def __init__(self, search: Policy, config: SweepConfig) -> None:
+        self._search, self._config = search, config
+        self._latest: tuple[Ledger, int, list[Arm]] | None = None
+
+    def next_visit(
+        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], running: Collection[str], node: str
+    ) -> Visit | None:
+        """As `policy.Grid.next_visit`."""
+        visit = self._search.next_visit(plan, ledger, started, running, node)
+        if visit and visit.phase != "closing":
+            return visit
+        if any(other.id in running and other.phase == "arm" for other in started):
+            return visit
+        for arm in self._due(plan, ledger):
+            confirming = self._visit(plan, ledger, started, running, arm, node)
+            if confirming:
+                return confirming
+        return visit
+
+    def is_complete(self, plan: Plan, ledger: Ledger) -> bool:
+        """Whether the search is done, and every setting that it recommends was measured again or cannot be paid for."""
+        return self._search.is_complete(plan, ledger) and not any(
+            self.affords(plan, ledger, [make_visit(plan, arm, "confirm", "", 1, missing)])
+            for arm in self._due(plan, ledger)
+            if (missing := self._missing(plan, ledger, arm, "confirm", ""))
+        )
+
+    def dropped(self, plan: Plan, ledger: Ledger) -> dict[tuple[str, str], str]:
+        return self._search.dropped(plan, ledger)
+
+    def affords(self, plan: Plan, ledger: Ledger, visits: Sequence[Visit]) -> bool:
+        return self._search.affords(plan, ledger, visits)
+
+    def _due(self, plan: Plan, ledger: Ledger) -> list[Arm]:
+        """The settings that would be recommended now; found again only once the ledger has grown."""
+        if not self._latest or self._latest[0] is not ledger or self._latest[1] != ledger.num_records:
+            settings = decide(self._config, plan, ledger.valid_blocks()).settings
+            self._latest = (ledger, ledger.num_records, [setting.arm for setting in settings])
+        return self._latest[2]
+
+    def _visit(
+        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], running: Collection[str], arm: Arm, node: str
+    ) -> Visit | None:
+        """The arm's confirmation on `node`, or first what the opening baseline lacks there for it."""
+        same = [visit for visit in started if visit.arm.id == arm.id and visit.phase == "confirm"]
+        missing = self._missing(plan, ledger, arm, "confirm", node)
+        if not missing or any(visit.id in running for visit in same):
+            return None
+        phase: Phase = "confirm"
+        opening = self._missing(plan, ledger, plan.baseline, "opening", node)
+        if opening:
+            arm, phase, missing = plan.baseline, "opening", opening
+            same = [visit for visit in started if (visit.phase, visit.node) == (phase, node)]
+        visit = make_visit(plan, arm, phase, node, len(same) + 1, missing)
+        is_tried = len(same) >= self._config.search.max_attempts
+        return visit if not is_tried and self.affords(plan, ledger, [visit]) else None
+
+    def _missing(self, plan: Plan, ledger: Ledger, arm: Arm, phase: Phase, node: str) -> list[Block]:
+        """Of the first blocks of every workload that the traffic mix has a share of."""
+        mixed = {cell.id for cell in mixed_workloads(plan, traffic_of(self._config.workload))}
+        number = num_first(self._config.search, self._config.selection)
+        blocks = [
+            block
+            for block in plan.blocks
+            if block.workload_id in mixed
+            and block.index < number
+            and not ledger.has(measurement_key(arm.id, block.id, phase, node))
+        ]
+        return sorted(blocks, key=lambda block: block.index)

@@ -1,0 +1,103 @@
+"""All that a sweep decides, a pure function of configuration, plan and measured blocks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from orchestrator.compare import Comparisons, compare_cells
+from orchestrator.config import SweepConfig
+from orchestrator.confirm import Setting, confirm, settings_to_confirm
+from orchestrator.measured import Folded, fold
+from orchestrator.mix import Traffic, mixed_workloads, mixes, traffic_of
+from orchestrator.plan import Plan
+from orchestrator.recommend import batch_size_schedules, crossovers, static_arm
+from orchestrator.records import Arm, BlockRecord
+from orchestrator.select import select_workloads
+from orchestrator.selection import Confirmation, Crossover, Mix, Schedule, WorkloadResult
+
+
+@dataclass(frozen=True)
+class Decided:
+    workloads: tuple[WorkloadResult, ...]
+    schedules: tuple[Schedule, ...]
+    crossovers: tuple[Crossover, ...]
+    mixes: tuple[Mix, ...]
+    settings: tuple[Setting, ...]
+    """What a confirmation has to measure."""
+    confirmations: tuple[Confirmation, ...]
+    recommended: Arm | None
+    """None while nothing can be recommended."""
+    reason: str
+
+
+def decide(
+    config: SweepConfig,
+    plan: Plan,
+    blocks: Iterable[BlockRecord],
+    failures: Mapping[str, str] = MappingProxyType({}),
+    dropped: Mapping[tuple[str, str], str] = MappingProxyType({}),
+) -> Decided:
+    """`failures` and `dropped` as `select.select_workloads` quotes them."""
+    folded: Folded = fold(blocks, config.selection)
+    found = compare_cells(plan, folded.cells, config.selection)
+    traffic = traffic_of(config.workload)
+    workloads = select_workloads(found, config.hardware.usd_per_hour, failures, dropped)
+    allowed = _allowed(found, traffic, workloads)
+    mixed = mixes(found, traffic, allowed)
+    static = static_arm(plan, mixed[-1])
+    settings = tuple(settings_to_confirm(found, traffic, static, allowed))
+    confirmations = confirm(found, folded.confirmed, traffic, settings)
+    recommended, reason = _recommend(plan, static, settings, confirmations, config.selection.tie_tolerance)
+    return Decided(
+        workloads=workloads,
+        schedules=batch_size_schedules(plan, workloads),
+        crossovers=crossovers(workloads),
+        mixes=mixed,
+        settings=settings,
+        confirmations=confirmations,
+        recommended=recommended,
+        reason=reason,
+    )
+
+
+def _allowed(found: Comparisons, traffic: Traffic, workloads: Sequence[WorkloadResult]) -> list[Arm]:
+    """Speculative arms with enough blocks on the whole mix that break no constraint there."""
+    mixed = {cell.id for cell in mixed_workloads(found.plan, traffic)}
+    results = [each.arms for cell, each in zip(found.plan.workloads, workloads, strict=True) if cell.id in mixed]
+    return [
+        arm
+        for position, arm in enumerate(found.plan.arms)
+        if not arm.is_baseline
+        and all(arms[position].num_blocks >= found.rules.min_blocks for arms in results)
+        and all(arms[position].meets_constraints is not False for arms in results)
+    ]
+
+
+def _worth(found: Confirmation, tie_tolerance: float) -> float:
+    """A tie goes to the static setting: it is simpler to run."""
+    gain = found.confirmed.mean if found.confirmed else 0.0
+    return gain * (1 + tie_tolerance) if found.setting == "static" else gain
+
+
+def _recommend(
+    plan: Plan,
+    static: Arm | None,
+    settings: Sequence[Setting],
+    confirmations: Sequence[Confirmation],
+    tie_tolerance: float,
+) -> tuple[Arm | None, str]:
+    """What was measured again and held, a schedule only where it beats the static setting; else the baseline."""
+    held = [
+        (setting, found) for setting, found in zip(settings, confirmations, strict=True) if found.verdict == "holds"
+    ]
+    if held:
+        setting, found = max(held, key=lambda pair: _worth(pair[1], tie_tolerance))
+        return setting.arm, found.reason
+    if static is None:
+        return None, "no setting has figures on the whole mix"
+    if static.is_baseline:
+        return static, "no setting gains on the mix as a whole"
+    again = next(found for found in confirmations if found.setting == "static")
+    if again.verdict == "withdrawn":
+        return plan.baseline, f"{again.arm} was withdrawn: {again.reason}"
+    return static, "chosen on the mix; not measured again yet"
