@@ -143,12 +143,8 @@ def simulate(config: SweepConfig, plan: Plan, truth: Landscape, seed: Sequence[i
             for cell, found in zip(plan.workloads, workloads, strict=True)
             if found.verdict == "speculate"
         ],
-        predicted_off=[
-            off for each in decided.confirmations if (off := _off(plan, truth, decided, each, each.predicted))
-        ],
-        confirmed_off=[
-            off for each in decided.confirmations if (off := _off(plan, truth, decided, each, each.confirmed))
-        ],
+        predicted_off=_offs(plan, truth, decided, [found.predicted for found in decided.confirmations]),
+        confirmed_off=_offs(plan, truth, decided, [found.confirmed for found in decided.confirmations]),
         wrong=[is_wrong for _, is_wrong in judged],
         undecided=[found.verdict == "undecided" for found in workloads],
         covered=[

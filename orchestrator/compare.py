@@ -9,9 +9,10 @@ from orchestrator.config import SelectionRules
 from orchestrator.estimate import (
     Estimate,
     Paired,
+    Score,
     VisitNoise,
     difference,
-    estimate,
+    estimate_all,
     pair_blocks,
     simultaneous,
     visit_noise,
@@ -31,34 +32,48 @@ class Comparisons:
     plan: Plan
     rules: SelectionRules
     cells: Mapping[tuple[str, str], Cell]
-    paired: Mapping[tuple[str, str], Mapping[str, Paired]]
-    """Block by block."""
+    by_throughput: bool
+    """Compared by throughput, whatever the objective."""
+    num_paired: Mapping[tuple[str, str], int]
+    """Blocks of the arm that compare with the baseline's."""
     estimates: Mapping[tuple[str, str], Estimate]
-    """In the mean, where at least two blocks compare."""
+    """Arm against baseline in the mean, where at least two blocks compare."""
     noise: VisitNoise
+
+    def paired(self, workload_id: str) -> dict[str, dict[str, Paired]]:
+        """Arm id -> block id -> the arm against the baseline; made anew at every call, since all together are large."""
+        return _pair(self.plan, self.cells, workload_id, self.by_throughput)
 
 
 def compare_cells(
-    plan: Plan, cells: Mapping[tuple[str, str], Cell], rules: SelectionRules, throughput: bool = False
+    plan: Plan, cells: Mapping[tuple[str, str], Cell], rules: SelectionRules, by_throughput: bool = False
 ) -> Comparisons:
-    """Every arm with the baseline by `rules.objective`, or by `throughput` whatever that is."""
-    scores = {key: cell.throughputs if throughput else cell.scores for key, cell in cells.items()}
-    paired: dict[tuple[str, str], Mapping[str, Paired]] = {}
+    """Every arm with the baseline by `rules.objective`, or by throughput whatever that is."""
+    num_paired: dict[tuple[str, str], int] = {}
     estimates: dict[tuple[str, str], Estimate] = {}
     for workload in plan.workloads:
-        baseline = scores.get((plan.baseline.id, workload.id), [])
-        here = {
-            arm_id: pair_blocks(found, baseline)
-            for (arm_id, workload_id), found in scores.items()
-            if workload_id == workload.id and arm_id != plan.baseline.id
-        }
-        for arm_id, found in here.items():
-            paired[arm_id, workload.id] = found
-            mean = estimate(found, [other for other_id, other in here.items() if other_id != arm_id])
-            if mean:
-                estimates[arm_id, workload.id] = mean
-    baselines = [scores.get((plan.baseline.id, workload.id), []) for workload in plan.workloads]
-    return Comparisons(plan, rules, cells, paired, estimates, visit_noise(baselines, rules.visit_noise))
+        paired = _pair(plan, cells, workload.id, by_throughput)
+        num_paired |= {(arm_id, workload.id): len(found) for arm_id, found in paired.items()}
+        estimates |= {(arm_id, workload.id): mean for arm_id, mean in estimate_all(paired).items()}
+    baselines = [_scores(cells, (plan.baseline.id, workload.id), by_throughput) for workload in plan.workloads]
+    noise = visit_noise(baselines, rules.visit_noise)
+    return Comparisons(plan, rules, cells, by_throughput, num_paired, estimates, noise)
+
+
+def _pair(
+    plan: Plan, cells: Mapping[tuple[str, str], Cell], workload_id: str, by_throughput: bool
+) -> dict[str, dict[str, Paired]]:
+    baseline = _scores(cells, (plan.baseline.id, workload_id), by_throughput)
+    return {
+        arm_id: pair_blocks(_scores(cells, (arm_id, where), by_throughput), baseline)
+        for arm_id, where in cells
+        if where == workload_id and arm_id != plan.baseline.id
+    }
+
+
+def _scores(cells: Mapping[tuple[str, str], Cell], key: tuple[str, str], by_throughput: bool) -> Sequence[Score]:
+    cell = cells.get(key)
+    return () if cell is None else cell.throughputs if by_throughput else cell.scores
 
 
 class Candidate(NamedTuple):
@@ -116,18 +131,9 @@ def not_told_apart(
     With probability `rules.confidence` all that are left out are truly no better (Hsu 1984, multiple comparisons with
     the best).
     """
-    differences = [difference(other, chosen) for other in others]
+    ahead = estimate_all({str(at): difference(chosen, other) for at, other in enumerate(others)})
     confidence = simultaneous(rules.confidence, len(others))
-    found = []
-    for at, ahead in enumerate(differences):
-        mean = estimate(ahead, [other for position, other in enumerate(differences) if position != at])
-        if mean is None or -_negated(mean).lower(noise, confidence) >= 0:
-            found.append(at)
-    return found
-
-
-def _negated(mean: Estimate) -> Estimate:
-    return Estimate(-mean.mean, mean.block_variance, mean.block_freedom, mean.visits)
+    return [at for at in range(len(others)) if str(at) not in ahead or ahead[str(at)].lower(noise, confidence) <= 0]
 
 
 def blocks_to_settle(

@@ -10,9 +10,10 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, variance
+from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
 from scipy import stats
 
 from orchestrator.records import Phase
@@ -124,7 +125,7 @@ def visit_noise(baselines: Iterable[Iterable[Score]], supposed_sd: float) -> Vis
     for scores in baselines:
         for node, changes in _changes(scores).items():
             if len(changes) > 1:
-                of_blocks = variance(changes) / len(changes)
+                of_blocks = float(np.var(changes, ddof=1)) / len(changes)
                 per_node[node].append((fmean(changes) ** 2 - of_blocks) / 2)
     seen = [max(0.0, fmean(found)) for found in per_node.values()]
     freedom = PRIOR_WEIGHT + len(seen)
@@ -180,35 +181,43 @@ class Estimate:
         return float(stats.t.ppf(probability, total**2 / spread)) if spread else 0.0
 
 
-def estimate(paired: Mapping[str, Paired], neighbours: Sequence[Mapping[str, Paired]] = ()) -> Estimate | None:
-    """The mean over blocks; None for fewer than two.
+def estimate_all(arms: Mapping[str, Mapping[str, Paired]]) -> dict[str, Estimate]:
+    """The mean over blocks of every arm on one workload; arms with fewer than two blocks are left out.
 
-    Args:
-        neighbours: the other arms on the same workload, whose scatter moderates this one's.
+    The scatter of the other arms moderates each one's own.
     """
-    if len(paired) < 2:
-        return None
-    squares, freedom = _squares([paired])
-    others, others_freedom = _squares(neighbours)
-    if others_freedom:
-        weight = min(NEIGHBOURS_WEIGHT, others_freedom)
-        squares, freedom = squares + weight * others / others_freedom, freedom + weight
+    scatter = {name: _scatter(paired) for name, paired in arms.items() if len(paired) > 1}
+    together = _Scatter(
+        math.fsum(each.squares for each in scatter.values()), sum(each.freedom for each in scatter.values())
+    )
+    return {name: _estimate(arms[name], own, together) for name, own in scatter.items()}
+
+
+class _Scatter(NamedTuple):
+    squares: float
+    """Sum of squares around the mean."""
+    freedom: int
+    """Degrees of freedom."""
+
+
+def _scatter(paired: Mapping[str, Paired]) -> _Scatter:
+    mean = fmean(found.log_ratio for found in paired.values())
+    return _Scatter(math.fsum((found.log_ratio - mean) ** 2 for found in paired.values()), len(paired) - 1)
+
+
+def _estimate(paired: Mapping[str, Paired], own: _Scatter, together: _Scatter) -> Estimate:
+    squares, freedom = own.squares, float(own.freedom)
+    others = together.freedom - own.freedom
+    if others:
+        weight = min(NEIGHBOURS_WEIGHT, others)
+        squares += weight * (together.squares - own.squares) / others
+        freedom += weight
     return Estimate(
         mean=fmean(found.log_ratio for found in paired.values()),
-        block_variance=squares / freedom / len(paired),
+        block_variance=max(0.0, squares) / freedom / len(paired),
         block_freedom=freedom,
         visits=_add([(1 / len(paired), found.visits) for found in paired.values()]),
     )
-
-
-def _squares(samples: Iterable[Mapping[str, Paired]]) -> tuple[float, float]:
-    """Sum of squares around each sample's own mean, and degrees of freedom."""
-    squares = freedom = 0.0
-    for paired in samples:
-        if len(paired) > 1:
-            squares += variance(found.log_ratio for found in paired.values()) * (len(paired) - 1)
-            freedom += len(paired) - 1
-    return squares, freedom
 
 
 def combine(parts: Sequence[tuple[float, Estimate]]) -> Estimate:

@@ -101,15 +101,16 @@ def gather(plan: Plan, blocks: Iterable[BlockRecord], rules: SelectionRules) -> 
 
 def _gather(found: Comparisons, workload: WorkloadCell, num_planned: int) -> WorkloadEvidence:
     baseline = found.cells.get((found.plan.baseline.id, workload.id))
+    paired = found.paired(workload.id)
     arms = {
         arm.id: ArmEvidence(
             arm=arm,
-            log_speedups={block_id: each.log_ratio for block_id, each in paired.items()},
+            log_speedups={block_id: each.log_ratio for block_id, each in paired[arm.id].items()},
             counters=found.cells[arm.id, workload.id].counters,
             estimate=found.estimates.get((arm.id, workload.id)),
         )
         for arm in found.plan.arms[1:]
-        if (paired := found.paired.get((arm.id, workload.id)))
+        if paired.get(arm.id)
     }
     return WorkloadEvidence(
         cell=workload,

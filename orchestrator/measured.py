@@ -23,10 +23,10 @@ Outputs = Mapping[tuple[str, str], "array[int]"]
 class Cell:
     """One arm on one workload."""
 
-    scores: list[Score] = field(default_factory=list)
-    """By the objective, as `objective_value` says."""
     throughputs: list[Score] = field(default_factory=list)
     """By ln(output tokens/s)."""
+    _others: list[Score] = field(default_factory=list)
+    """By another objective; empty where throughput is the objective."""
     num_requests: int = 0
     wall_s: float = 0.0
     num_good: int = 0
@@ -39,6 +39,11 @@ class Cell:
     _counted: list[int] = field(default_factory=lambda: [0, 0, 0])
     _accepted_per_pos: list[int] = field(default_factory=list)
     _has_counters: bool = False
+
+    @property
+    def scores(self) -> list[Score]:
+        """By the objective, as `objective_value` says."""
+        return self._others or self.throughputs
 
     @property
     def counters(self) -> SpecCounters | None:
@@ -63,7 +68,8 @@ class Cell:
             value=math.log(block.output_tokens_per_s),
         )
         self.throughputs.append(throughput)
-        self.scores.append(throughput._replace(value=objective_value(block, rules)))
+        if rules.objective in ("tpot", "goodput"):
+            self._others.append(throughput._replace(value=objective_value(block, rules)))
         self.num_requests += block.num_requests
         self.wall_s += block.wall_s
         self.num_good += num_good_requests(block, rules.slo) if rules.slo else 0

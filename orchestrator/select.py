@@ -21,7 +21,7 @@ from orchestrator.compare import (
     not_told_apart,
 )
 from orchestrator.config import Constraints, SelectionRules
-from orchestrator.estimate import alone, estimate
+from orchestrator.estimate import alone, estimate_all
 from orchestrator.measured import Cell
 from orchestrator.metrics import acceptance_length, acceptance_rate, survival, usd_per_million_output_tokens
 from orchestrator.records import Arm, WorkloadCell
@@ -59,7 +59,7 @@ def select_workloads(
         dropped: (arm id, workload id) -> why the search measured the arm no further there; quoted likewise.
     """
     by_throughput = found.rules.objective in ("throughput", "cost")
-    speedups = found if by_throughput else compare_cells(found.plan, found.cells, found.rules, throughput=True)
+    speedups = found if by_throughput else compare_cells(found.plan, found.cells, found.rules, by_throughput=True)
     results = []
     for workload in found.plan.workloads:
         judged = [_judge(arm, workload, found, speedups, usd_per_hour) for arm in found.plan.arms]
@@ -162,8 +162,8 @@ def _rivals(arms: Sequence[Judged], choosing: Choosing, workload: WorkloadCell, 
     """The arms that may truly be better than the chosen one."""
     chosen = arms[choosing.chosen]
     others = [each for each in arms if each is not chosen]
-    paired = [found.paired[each.arm.id, workload.id] for each in others]
-    close = not_told_apart(found.paired[chosen.arm.id, workload.id], paired, found.noise, found.rules)
+    paired = found.paired(workload.id)
+    close = not_told_apart(paired[chosen.arm.id], [paired[each.arm.id] for each in others], found.noise, found.rules)
     return [others[at] for at in close]
 
 
@@ -230,7 +230,7 @@ def _arm_result(
     key, rules = (arm.id, workload.id), found.rules
     cell = found.cells.get(key, Cell())
     counters = cell.counters
-    own = estimate(alone(cell.throughputs))
+    own = estimate_all({arm.id: alone(cell.throughputs)}).get(arm.id)
     throughput = own.interval(found.noise, rules.confidence) if own else None
     gain, speedup = found.estimates.get(key), speedups.estimates.get(key)
     result = ArmResult(
@@ -238,9 +238,7 @@ def _arm_result(
         method=arm.method,
         num_speculative_tokens=arm.num_speculative_tokens,
         settings=arm.settings,
-        num_blocks=len({score.block_id for score in cell.scores})
-        if arm.is_baseline
-        else len(found.paired.get(key, ())),
+        num_blocks=found.num_paired.get(key, 0) if not arm.is_baseline else _num_blocks(cell),
         num_requests=cell.num_requests,
         output_tokens_per_s=throughput,
         gain=gain.interval(found.noise, rules.confidence) if gain else None,
@@ -258,6 +256,10 @@ def _arm_result(
         outputs_match_baseline=None if arm.is_baseline or workload.temperature > 0 else _matching(key, found),
     )
     return result.model_copy(update={"meets_constraints": _meets(result, rules.constraints)})
+
+
+def _num_blocks(cell: Cell) -> int:
+    return len({score.block_id for score in cell.scores})
 
 
 def _limits(result: ArmResult, constraints: Constraints) -> list[tuple[str, float, float]]:
