@@ -10,8 +10,7 @@ import numpy as np
 from numpy.random import Generator
 
 from orchestrator.plan import Plan
-from orchestrator.recommend import SCHEDULE_KEY
-from orchestrator.records import Arm, Block, BlockRecord, SpecCounters, Visit, VisitRecord, WorkloadCell
+from orchestrator.records import SCHEDULE_KEY, Arm, Block, BlockRecord, SpecCounters, Visit, VisitRecord, WorkloadCell
 
 KINDS = ("monotone", "middle", "jagged", "flat", "no gain")
 START_S = 27.0

@@ -1,5 +1,6 @@
 """All that a sweep decides, a pure function of configuration, plan and measured blocks."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -7,13 +8,14 @@ from types import MappingProxyType
 from orchestrator.compare import Comparisons, compare_cells
 from orchestrator.config import SweepConfig
 from orchestrator.confirm import Setting, confirm, settings_to_confirm
+from orchestrator.drift import drifts
 from orchestrator.measured import Folded, fold
 from orchestrator.mix import Traffic, mixed_workloads, mixes, traffic_of
 from orchestrator.plan import Plan
 from orchestrator.recommend import batch_size_schedules, crossovers, static_arm
 from orchestrator.records import Arm, BlockRecord
 from orchestrator.select import select_workloads
-from orchestrator.selection import Confirmation, Crossover, Mix, Schedule, WorkloadResult
+from orchestrator.selection import Confirmation, Crossover, Drift, Mix, Schedule, WorkloadResult
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,9 @@ class Decided:
     settings: tuple[Setting, ...]
     """What a confirmation has to measure."""
     confirmations: tuple[Confirmation, ...]
+    drifts: tuple[Drift, ...]
+    visit_noise: float
+    """As in selection.json."""
     recommended: Arm | None
     """None while nothing can be recommended."""
     reason: str
@@ -55,6 +60,8 @@ def decide(
         mixes=mixed,
         settings=settings,
         confirmations=confirmations,
+        drifts=drifts(found),
+        visit_noise=math.sqrt(found.noise.variance),
         recommended=recommended,
         reason=reason,
     )

@@ -26,6 +26,7 @@ def recommend_commands(arm: Arm, engine_version: str | None, reason: str) -> Rec
     environment = _environment(spec)
     assignments = " ".join([*_preload(spec), *(f"{name}={shlex.quote(value)}" for name, value in environment.items())])
     return Recommendation(
+        arm=arm.name,
         speculative_config=config,
         vllm_serve=f"{assignments} {shlex.join(['vllm', 'serve', *_serve(spec, config), '--port', PORT])}",
         docker_run=_docker_run(spec, config, environment, engine_version),

@@ -125,18 +125,16 @@ def recommendation_scope(selection: Selection) -> str:
     recommendation = selection.recommendation
     if recommendation is None:
         return "No setting can be recommended yet: see the reasons above."
-    config = recommendation.speculative_config
-    if config is None:
-        return "For all measured workloads together: run without speculation."
+    why = recommendation.reason
+    if recommendation.speculative_config is None:
+        return f"For the whole traffic mix on one server: run without speculation ({why})."
     losers = [
         f"{workload_name(workload)} ({number(arm.speedup.mean)}x)"
         for workload in selection.workloads
         for arm in workload.arms
-        if (arm.method, arm.num_speculative_tokens) == (config["method"], config["num_speculative_tokens"])
-        and arm.speedup
-        and arm.speedup.mean < 1
+        if arm.arm == recommendation.arm and arm.speedup and arm.speedup.mean < 1
     ]
-    scope = "One setting for all measured workloads together, each weighing the same"
+    scope = f"For the whole traffic mix on one server: {recommendation.arm} ({why})"
     return f"{scope}; it loses on {', '.join(losers)}, so serve those apart." if losers else f"{scope}."
 
 

@@ -9,13 +9,12 @@ from orchestrator.estimate import Estimate, combine
 from orchestrator.ids import content_id
 from orchestrator.mix import NO_CHANGE
 from orchestrator.plan import Plan
-from orchestrator.records import Arm
+from orchestrator.records import SCHEDULE_KEY, Arm
 from orchestrator.selection import Crossover, Mix, Schedule, WorkloadResult
 
 Ranges = tuple[tuple[int, int, int], ...]
 """vLLM's num_speculative_tokens_per_batch_size: first batch size, last batch size, num_speculative_tokens."""
 
-SCHEDULE_KEY = "num_speculative_tokens_per_batch_size"
 TAKE_SCHEDULES = ("dflash",)
 """Methods that read a schedule on CPU (measured with vLLM 0.32)."""
 

@@ -11,6 +11,10 @@ Phase = Literal["opening", "arm", "confirm", "closing"]
 `confirm` one that measures a recommended setting again."""
 
 
+SCHEDULE_KEY = "num_speculative_tokens_per_batch_size"
+"""vLLM's speculative_config: [[first batch size, last batch size, num_speculative_tokens], ...]."""
+
+
 class Message(Strict):
     role: Literal["system", "user", "assistant"]
     content: str
@@ -60,6 +64,18 @@ class Arm(Strict):
     @property
     def is_baseline(self) -> bool:
         return self.method == "none"
+
+    def k_range(self, max_concurrency: int) -> tuple[int, int]:
+        """The least and the most tokens that a step may draft at batch sizes up to `max_concurrency`.
+
+        They differ only where the server switches by a schedule.
+        """
+        ranges = (self.server.speculative_config or {}).get(SCHEDULE_KEY)
+        if not isinstance(ranges, list):
+            return self.num_speculative_tokens, self.num_speculative_tokens
+        rows = [[int(str(value)) for value in row] for row in ranges if isinstance(row, list)]
+        ks = [k for first, _, k in rows if first <= max_concurrency]
+        return min(ks), max(ks)
 
 
 class WorkloadCell(Strict):

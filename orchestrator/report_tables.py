@@ -6,14 +6,24 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from orchestrator.display import DASH, arm_name, duration, interval, is_best, milliseconds, number, percent
+from orchestrator.display import (
+    DASH,
+    VERDICT_TEXT,
+    arm_name,
+    duration,
+    interval,
+    is_best,
+    milliseconds,
+    number,
+    percent,
+)
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan
 from orchestrator.plots import survival_arms
 from orchestrator.records import NodeInfo
-from orchestrator.selection import ArmResult, Provenance, WorkloadResult
+from orchestrator.selection import ArmResult, Provenance, Selection, WorkloadResult
 from orchestrator.time_split import TimeSplit
-from orchestrator.validity import baseline_drift, failed_visits, void_blocks
+from orchestrator.validity import failed_visits, void_blocks
 
 MAX_POSITIONS = 16
 MAX_INCIDENTS = 50
@@ -41,7 +51,9 @@ def _marked(arms: Iterable[ArmResult], workload: WorkloadResult) -> frozenset[in
 
 
 def throughput_table(workload: WorkloadResult, has_prices: bool) -> TableView:
+    has_gains = any(arm.gain != arm.speedup for arm in workload.arms)
     headers = ["Arm", "Throughput (output tokens/s) [interval]", "Speedup (x) [interval]"]
+    headers += ["Gain in the objective (x) [interval]"] if has_gains else []
     headers += ["Acceptance length (tokens/step)", "Acceptance rate (%)", "Outputs equal to baseline's (%)"]
     headers += ["USD per 1M output tokens"] if has_prices else []
     rows = [
@@ -49,6 +61,7 @@ def throughput_table(workload: WorkloadResult, has_prices: bool) -> TableView:
             arm_name(arm),
             interval(arm.output_tokens_per_s),
             interval(arm.speedup),
+            *([interval(arm.gain)] if has_gains else []),
             number(arm.acceptance_length),
             percent(arm.acceptance_rate),
             percent(arm.outputs_match_baseline),
@@ -96,8 +109,38 @@ def survival_table(workload: WorkloadResult) -> TableView | None:
     return TableView(caption, headers, rows, _marked(arms, workload))
 
 
-def validity_tables(plan: Plan, ledger: Ledger) -> list[TableView]:
-    tables = (_void_table(plan, ledger), _failed_table(plan, ledger), _drift_table(plan, ledger))
+def mix_table(selection: Selection) -> TableView:
+    """What one setting gains on the traffic mix, per dataset and over all of them."""
+    overall = selection.mixes[-1]
+    shares = ", ".join(f"{percent(share)} % at {level}" for level, share in overall.traffic.items())
+    columns = [
+        f"{mix.dataset or 'all, each weighing the same'}: gain (x) [interval]; {VERDICT_TEXT[mix.verdict].lower()}"
+        for mix in selection.mixes
+    ]
+    rows = [(arm.arm, *(interval(mix.arms[at].gain) for mix in selection.mixes)) for at, arm in enumerate(overall.arms)]
+    marked = frozenset(at for at, arm in enumerate(overall.arms) if overall.best and arm.arm == overall.best.arm)
+    caption = f"One setting over the traffic mix (share of time by concurrency: {shares})"
+    return TableView(caption, ("Arm", *columns), rows, marked)
+
+
+def confirmation_table(selection: Selection) -> TableView:
+    rows = [
+        (
+            f"{found.arm} ({found.setting})",
+            interval(found.predicted),
+            interval(found.confirmed),
+            found.verdict,
+            found.reason,
+        )
+        for found in selection.confirmations
+    ]
+    headers = ("Setting", "Predicted gain at the mix (x) [interval]", "Measured again (x) [interval]", "Verdict", "Why")
+    caption = "Recommended settings, measured again on fresh server starts"
+    return TableView(caption, headers, rows, text_columns=frozenset({3, 4}))
+
+
+def validity_tables(selection: Selection, plan: Plan, ledger: Ledger) -> list[TableView]:
+    tables = (_void_table(plan, ledger), _failed_table(plan, ledger), _drift_table(selection))
     return [table for table in tables if table.rows]
 
 
@@ -119,20 +162,19 @@ def _failed_table(plan: Plan, ledger: Ledger) -> TableView:
     return _incidents("Visits that failed", headers, rows, frozenset({2, 3, 4}))
 
 
-def _drift_table(plan: Plan, ledger: Ledger) -> TableView:
+def _drift_table(selection: Selection) -> TableView:
     rows = [
         (
-            end.workload,
-            end.node,
-            number(end.opening_tokens_per_s),
-            number(end.closing_tokens_per_s),
-            f"{100 * end.change:+.1f}",
-            str(end.num_blocks),
+            f"{drift.dataset}@c{drift.max_concurrency}",
+            drift.node,
+            interval(drift.closing_over_opening),
+            "beyond noise" if drift.is_beyond_noise else "within noise",
+            str(drift.num_blocks),
         )
-        for end in baseline_drift(plan, ledger)
+        for drift in selection.drifts
     ]
-    headers = ("Workload", "Node", "Opening (tokens/s)", "Closing (tokens/s)", "Change (%)", "Blocks in common")
-    return _incidents("The baseline at the node's start and end", headers, rows, frozenset({1}))
+    headers = ("Workload", "Node", "Closing / opening throughput (x) [interval]", "Drift", "Blocks in common")
+    return _incidents("The baseline at the node's end against its start", headers, rows, frozenset({1, 3}))
 
 
 def _incidents(

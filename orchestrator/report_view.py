@@ -9,7 +9,9 @@ from orchestrator.plan import Plan
 from orchestrator.plots import Plot, concurrency_lines, concurrency_plot, survival_plot, throughput_plot
 from orchestrator.report_tables import (
     TableView,
+    confirmation_table,
     latency_table,
+    mix_table,
     prompts_table,
     provenance_table,
     survival_table,
@@ -49,6 +51,8 @@ class ReportView:
     workloads: Sequence[WorkloadView]
     concurrency: Sequence[ConcurrencyView]
     best_k: TableView | None
+    mixes: TableView | None
+    confirmations: TableView | None
     validity: Sequence[TableView]
     time: TableView
     split: TimeSplit
@@ -66,6 +70,17 @@ class ReportView:
         return (
             f"The driver ran for {duration(self.split.wall_s)} of wall time. "
             f"Outside server starts and load: {outside} % of node time (the aim is under 10 %)."
+        )
+
+    @property
+    def noise_summary(self) -> str | None:
+        """What the intervals count with besides the scatter between blocks."""
+        noise = self.selection.visit_noise
+        if noise is None:
+            return None
+        return (
+            f"Two starts of the same server are taken to differ by {percent(noise)} % in standard deviation, and every "
+            "interval counts with that. Opening and closing baseline are interpolated to the time of each arm."
         )
 
     @property
@@ -88,7 +103,9 @@ def build_view(selection: Selection, plan: Plan, ledger: Ledger, repeat_command:
         workloads=workloads,
         concurrency=concurrency,
         best_k=_best_k_table(selection) if concurrency else None,
-        validity=validity_tables(plan, ledger),
+        mixes=mix_table(selection) if selection.mixes else None,
+        confirmations=confirmation_table(selection) if selection.confirmations else None,
+        validity=validity_tables(selection, plan, ledger),
         time=time_table(split),
         split=split,
         prompts=prompts_table(plan),

@@ -104,6 +104,19 @@ class Crossover(Strict):
     """The lowest level that says baseline, or is undecided."""
 
 
+class Drift(Strict):
+    """The baseline at a node's end against its start, on the same blocks."""
+
+    dataset: str
+    max_concurrency: int
+    node: str
+    num_blocks: int
+    closing_over_opening: Interval
+    """Of throughputs; 1 is no change."""
+    is_beyond_noise: bool
+    """More than blocks and two server starts explain."""
+
+
 class Confirmation(Strict):
     """A recommended setting measured again, on server starts that had no part in choosing it."""
 
@@ -125,8 +138,9 @@ class Schedule(Strict):
 
 
 class Recommendation(Strict):
-    """One static setting for all measured workloads together, ready to paste."""
+    """The setting for a server that sees the whole traffic mix, ready to paste."""
 
+    arm: str
     speculative_config: dict[str, JsonValue] | None
     """None: run without speculation."""
     vllm_serve: str
@@ -156,5 +170,8 @@ class Selection(Strict):
     """One a dataset, and last the one over all datasets."""
     crossovers: tuple[Crossover, ...] = ()
     confirmations: tuple[Confirmation, ...] = ()
+    drifts: tuple[Drift, ...] = ()
+    visit_noise: float | None = None
+    """Standard deviation of ln(objective) between two starts of the same server, that the intervals count with."""
     recommendation: Recommendation | None
     """None while no setting can be recommended."""

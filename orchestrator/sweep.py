@@ -112,6 +112,8 @@ def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
         crossovers=decided.crossovers,
         mixes=decided.mixes,
         confirmations=decided.confirmations,
+        drifts=decided.drifts,
+        visit_noise=decided.visit_noise,
         recommendation=recommend_commands(decided.recommended, engine, decided.reason) if decided.recommended else None,
     )
     sweep_dir.write_selection(selection)

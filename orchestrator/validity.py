@@ -1,13 +1,10 @@
-"""What speaks against a sweep's figures: void blocks, failed visits, and a baseline that drifted."""
+"""What speaks against a sweep's figures: void blocks and failed visits."""
 
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.display import arm_name
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan
-from orchestrator.records import BlockRecord
 
 
 @dataclass(frozen=True)
@@ -26,22 +23,6 @@ class FailedVisit:
     attempt: int
     error: str
     server_log: str | None
-
-
-@dataclass(frozen=True)
-class Drift:
-    """The baseline on one node, on the blocks measured both at the start and at the end."""
-
-    workload: str
-    node: str
-    num_blocks: int
-    opening_tokens_per_s: float
-    closing_tokens_per_s: float
-
-    @property
-    def change(self) -> float:
-        """closing / opening - 1."""
-        return self.closing_tokens_per_s / self.opening_tokens_per_s - 1
 
 
 def void_blocks(plan: Plan, ledger: Ledger) -> list[VoidBlock]:
@@ -68,27 +49,6 @@ def failed_visits(plan: Plan, ledger: Ledger) -> list[FailedVisit]:
         for visit in ledger.visits()
         if visit.error is not None
     ]
-
-
-def baseline_drift(plan: Plan, ledger: Ledger) -> list[Drift]:
-    """One entry a workload and node that has both ends; empty where the closing baseline was not measured."""
-    ends: dict[tuple[str, str], dict[str, dict[str, BlockRecord]]] = defaultdict(lambda: {"opening": {}, "closing": {}})
-    for block in ledger.valid_blocks():
-        if block.phase != "arm":
-            ends[block.workload_id, block.node][block.phase][block.block_id] = block
-    names = _workload_names(plan)
-    drifts = []
-    for (workload_id, node), phases in ends.items():
-        common = sorted(phases["opening"].keys() & phases["closing"].keys())
-        if common:
-            opening = _tokens_per_s([phases["opening"][block_id] for block_id in common])
-            closing = _tokens_per_s([phases["closing"][block_id] for block_id in common])
-            drifts.append(Drift(names.get(workload_id, workload_id), node, len(common), opening, closing))
-    return drifts
-
-
-def _tokens_per_s(blocks: Sequence[BlockRecord]) -> float:
-    return sum(block.output_tokens for block in blocks) / sum(block.wall_s for block in blocks)
 
 
 def _arm_names(plan: Plan) -> dict[str, str]:

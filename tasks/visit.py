@@ -121,7 +121,7 @@ class _Run:
             raise LoadFailed(
                 f"{self.task.visit.id}: all {len(failed)} warm-up requests of {cell.name} failed: {failed[0]}"
             )
-        mismatch = self._speculation_mismatch(counters.spec)
+        mismatch = self._speculation_mismatch(counters.spec, cell)
         if mismatch:
             raise ArmMismatch(f"{self.task.visit.id}: {mismatch}")
 
@@ -163,10 +163,10 @@ class _Run:
             itl_s=summary.itl_s,
             output_sha256=summary.output_sha256,
             client_cpu_cores=load.client_cpu_cores,
-            void_reason=summary.void_reason or self._contamination(counters, summary.output_tokens),
+            void_reason=summary.void_reason or self._contamination(counters, summary.output_tokens, cell),
         )
 
-    def _contamination(self, counters: EngineCounters, output_tokens: int) -> str | None:
+    def _contamination(self, counters: EngineCounters, output_tokens: int, cell: WorkloadCell) -> str | None:
         """Why the engine's own counters say that the block was not what it should be."""
         if counters.prefix_cache_hits and not self.task.visit.arm.server.enable_prefix_caching:
             return f"{counters.prefix_cache_hits} prefix cache hits although prefix caching is off"
@@ -174,17 +174,18 @@ class _Run:
             return f"{counters.num_preemptions} requests were preempted (KV cache full); raise server.kv_cache_gib"
         if counters.generation_tokens is not None and counters.generation_tokens != output_tokens:
             return f"the engine generated {counters.generation_tokens} tokens, but the client was sent {output_tokens}"
-        return self._speculation_mismatch(counters.spec)
+        return self._speculation_mismatch(counters.spec, cell)
 
-    def _speculation_mismatch(self, spec: SpecCounters | None) -> str | None:
+    def _speculation_mismatch(self, spec: SpecCounters | None, cell: WorkloadCell) -> str | None:
         arm = self.task.visit.arm
         drafted = tokens_per_draft(spec) if spec else None
         if arm.is_baseline:
             return f"the baseline drafted {drafted:.2f} tokens a step" if drafted else None
+        least, most = arm.k_range(cell.max_concurrency)
         if drafted is None:
-            return f"{arm.name} drafted nothing: the engine does not speculate"
-        wanted = arm.num_speculative_tokens
-        if abs(drafted - wanted) > TOKENS_PER_DRAFT_TOLERANCE * wanted:
+            return f"{arm.name} drafted nothing: the engine does not speculate" if least else None
+        if not least * (1 - TOKENS_PER_DRAFT_TOLERANCE) <= drafted <= most * (1 + TOKENS_PER_DRAFT_TOLERANCE):
+            wanted = f"{least}" if least == most else f"{least} to {most}"
             return f"{arm.name} should draft {wanted} tokens a step, but the engine drafted {drafted:.2f}"
         return None
 
