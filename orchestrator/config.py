@@ -186,11 +186,13 @@ class Search(Strict):
     """Budget: block measurements of the whole sweep, both baselines included. None: no limit."""
     max_node_hours: float | None = Field(default=None, gt=0)
     """Budget: hours that nodes spend on visits, added up. None: no limit."""
+    max_usd: float | None = Field(default=None, gt=0)
+    """Budget: dollars, as hours that nodes spend on visits x hardware.usd_per_hour. None: no limit."""
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> Self:
         """A budget that nothing keeps to would be a surprise."""
-        others = set(type(self).model_fields) - {"strategy", "max_attempts"}
+        others = set(type(self).model_fields) - {"strategy", "max_attempts", "confirm"}
         ignored = sorted(key for key in others if getattr(self, key) != type(self).model_fields[key].default)
         if self.strategy == "grid" and ignored:
             raise ValueError(f"{', '.join(ignored)}: only search=adaptive reads it; grid measures everything")
@@ -277,6 +279,22 @@ class SweepConfig(Strict):
     selection: SelectionRules = SelectionRules()
     cluster: Cluster = Cluster()
     tracking: Tracking = Tracking()
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if self.hardware.usd_per_hour is None:
+            needs_price = {
+                "search.max_usd": self.search.max_usd,
+                "selection.objective=cost": self.selection.objective == "cost",
+            }
+            for name, is_asked in needs_price.items():
+                if is_asked:
+                    raise ValueError(f"{name} needs the price of a node: set hardware.usd_per_hour")
+        if self.search.strategy == "adaptive" and self.selection.objective == "goodput":
+            raise ValueError(
+                "search=adaptive predicts speed, not goodput; use search=grid with selection.objective=goodput"
+            )
+        return self
 
     @field_validator("datasets")
     @classmethod
