@@ -4,7 +4,8 @@
 
 The demo pair, k in {0..15} x code, math, chat x concurrency {1, 4}; OVERRIDE changes that, as on the command line of
 `orchestrator sweep`. Both sweeps confirm what they recommend. Prints, per workload, both choices and what the grid's
-own measurements say the adaptive choice loses (as noisy as the grid: with its interval), and the machine time of both. Run again in the same folder it goes on where it stopped.
+own measurements say the adaptive choice loses (as noisy as the grid: with its interval), and the machine time of both.
+Run again in the same folder it goes on where it stopped.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from orchestrator.compare import Comparisons, compare_cells
 from orchestrator.config import SelectionRules
-from orchestrator.estimate import difference, estimate_all
+from orchestrator.estimate import Paired, difference, estimate_all
 from orchestrator.ledger import Ledger
 from orchestrator.measured import fold
 from orchestrator.records import WorkloadCell
@@ -61,12 +62,9 @@ def table(adaptive: SweepDir, grid: SweepDir) -> str:
         lines.append(f"| {cell.name} | {_choice(mine)} | {_choice(other)} | {_loss(found, cell, mine, other, rules)} |")
     seconds = [_machine_s(sweep) for sweep in (adaptive, grid)]
     starts = [len(Ledger(sweep.ledger_path).visits()) for sweep in (adaptive, grid)]
-    lines += [
-        "",
-        f"machine time: adaptive {seconds[0]:.0f} s in {starts[0]} server starts, grid {seconds[1]:.0f} s in ",
-    ]
-    lines[-1] += f"{starts[1]}; ratio {seconds[0] / seconds[1]:.3f}"
-    return "\n".join(lines)
+    took = [f"{time:.0f} s in {number} server starts" for time, number in zip(seconds, starts, strict=True)]
+    ratio = seconds[0] / seconds[1]
+    return "\n".join([*lines, "", f"machine time: adaptive {took[0]}, grid {took[1]}; ratio {ratio:.3f}"])
 
 
 def _selection(sweep: SweepDir) -> Selection:
@@ -86,10 +84,8 @@ def _loss(
     if chosen == best:
         return "0"
     paired = found.paired(cell.id)
-    nothing = {
-        block_id: pair._replace(log_ratio=0.0, visits={}) for block_id, pair in next(iter(paired.values())).items()
-    }
-    left, right = (paired.get(names[name], nothing) for name in (best, chosen))
+    itself = {block.id: Paired(0.0, {}) for block in found.plan.blocks_of(cell.id)}
+    left, right = (paired.get(names[name], itself) for name in (best, chosen))
     ahead = estimate_all({"ahead": difference(left, right)}).get("ahead")
     if ahead is None:
         return "-"
