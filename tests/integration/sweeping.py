@@ -162,10 +162,12 @@ def sandbox(path: Path) -> Iterator[Sandbox]:
 
 
 def small(*more: str, command: Sequence[str] = COMMAND, extra_args: Sequence[str] = ()) -> list[str]:
-    """Arguments of a sweep of seconds: one workload, two blocks of two prompts, no MLflow; `more` comes last."""
+    """Arguments of a sweep of seconds: one workload, two blocks of two prompts, measured once; `more` comes last."""
     return [
         "sweep",
         "name=small",
+        "search=grid",
+        "search.confirm=false",
         "dataset@datasets=[demo_code]",
         "datasets.code.data_files=code.jsonl",
         "speculation.num_speculative_tokens=[1,7]",

@@ -68,12 +68,20 @@ class Engine:
     num_running: int = 0
     peak_running: int = 0
     num_drafts: int = 0
+    num_draft_tokens: int = 0
     per_pos: list[int] = field(default_factory=list)
     prompt_tokens: int = 0
     generation_tokens: int = 0
 
     def __post_init__(self) -> None:
         self.per_pos = [0] * self.k
+
+    @property
+    def k_now(self) -> int:
+        """By the schedule over batch sizes where there is one."""
+        ranges = (self.args.speculative_config or {}).get("num_speculative_tokens_per_batch_size")
+        batch = max(1, self.num_running)
+        return next(k for first, last, k in ranges if first <= batch <= last) if ranges else self.k
 
     def chunks(self, prompt: str, count: int) -> Iterator[list[int]]:
         """Tokens step by step: one from the prefill, then 1 + accepted a step, cut at `count`."""
@@ -82,15 +90,18 @@ class Engine:
         yield ids[:1]
         done = 1
         while done < count:
-            accepted = next((i for i in range(self.k) if draw.random() >= chance), self.k)
-            self.num_drafts += 1 if self.k else 0
+            k = self.k_now
+            accepted = next((i for i in range(k) if draw.random() >= chance), k)
+            self.num_drafts += 1 if k else 0
+            self.num_draft_tokens += k
             for position in range(accepted):
                 self.per_pos[position] += 1
             yield ids[done : done + accepted + 1]
             done += accepted + 1
 
     def metrics(self) -> str:
-        accepted, per_draft = sum(self.per_pos), self.args.standin_tokens_per_draft or self.k
+        claimed = self.args.standin_tokens_per_draft
+        drafted = self.num_drafts * claimed if claimed else self.num_draft_tokens
         series: list[tuple[str, str, int]] = [
             ("prompt_tokens_total", "", self.prompt_tokens),
             ("generation_tokens_total", "", self.generation_tokens),
@@ -101,8 +112,8 @@ class Engine:
         if self.k:
             series += [
                 ("spec_decode_num_drafts_total", "", self.num_drafts),
-                ("spec_decode_num_draft_tokens_total", "", self.num_drafts * per_draft),
-                ("spec_decode_num_accepted_tokens_total", "", accepted),
+                ("spec_decode_num_draft_tokens_total", "", drafted),
+                ("spec_decode_num_accepted_tokens_total", "", sum(self.per_pos)),
             ]
             for position, value in enumerate(self.per_pos):
                 series.append(("spec_decode_num_accepted_tokens_per_pos_total", f',position="{position}"', value))
@@ -271,7 +282,7 @@ class Server:
         """Tokens at the pace of `step_s`, against a clock, so that slow sleeps do not add up."""
         due = time.perf_counter()
         for ids in self.engine.chunks(answer.prompt, answer.count):
-            due += step_s(self.args.standin_step_ms, self.engine.num_running, self.engine.k)
+            due += step_s(self.args.standin_step_ms, self.engine.num_running, self.engine.k_now)
             await asyncio.sleep(due - time.perf_counter())
             self.engine.generation_tokens += len(ids)
             yield ids
