@@ -94,6 +94,8 @@ def sweep_tags(evidence: Evidence) -> dict[str, str]:
         tags |= {
             f"verdict.{result.dataset}.c{result.max_concurrency}": result.verdict for result in selection.workloads
         }
+        tags |= {f"confirmation.{found.setting}": found.verdict for found in selection.confirmations}
+        tags["recommended"] = selection.recommendation.arm if selection.recommendation else None
         tags |= {_tag_key(f"version.{package}"): text for package, text in selection.provenance.versions.items()}
     note = {} if selection is None else {"mlflow.note.content": description(selection)}
     return _texts(tags) | note
