@@ -65,6 +65,10 @@ class Adaptive(Strict):
         """(arm id, workload id) -> why the arm is not measured (further) there."""
         return self._worth(plan, ledger).dropped()
 
+    def max_arms(self, plan: Plan) -> int:
+        """All of them: how many are worth measuring, only measuring tells."""
+        return len(plan.arms) - 1
+
     def _next_arm(self, session: "_Session", under_way: Sequence[Visit]) -> tuple[Arm, Wanted] | None:
         """The most worthy arm, if the budget takes it, and its blocks."""
         worth = self._worth(session.plan, session.ledger)

@@ -172,6 +172,11 @@ class Space(Strict):
     max_num_batched_tokens: tuple[PositiveInt, ...] = ()
     enforce_eager: tuple[bool, ...] = ()
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return value if isinstance(value, list | tuple) else (value,)
+
     @field_validator("*")
     @classmethod
     def _no_value_twice(cls, values: tuple[object, ...]) -> tuple[object, ...]:

@@ -133,7 +133,7 @@ def _arm(config: SweepConfig, method: str, k: int, settings: Mapping[str, str | 
         "extra_args": server.extra_args,
         "env": server.env,
     }
-    spec = ServerSpec.model_validate(fields | settings)
+    spec = ServerSpec.model_validate({**fields, **settings})
     name = "-".join([f"{method}-k{k}" if k else method, *(_label(*setting) for setting in settings.items())])
     _require_room_in_a_step(name, spec, k)
     identity = {

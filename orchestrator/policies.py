@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from orchestrator.adaptive import Adaptive
+from orchestrator.budget import Budget
 from orchestrator.config import SweepConfig
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan
@@ -28,9 +29,22 @@ class Policy(Protocol):
         """(arm id, workload id) -> why the arm is not measured (further) there, where that was decided."""
         ...
 
+    def max_arms(self, plan: Plan) -> int:
+        """How many arms are measured at most, besides the baseline."""
+        ...
+
 
 def policy_for(config: SweepConfig) -> Policy:
     """The policy that `config.search` asks for."""
     if config.search.strategy == "adaptive":
         return Adaptive(search=config.search, rules=config.selection)
+    if config.search.strategy == "optuna":
+        from orchestrator.optuna_search import OptunaSearch  # Optuna is only imported where it is asked for
+
+        return OptunaSearch(
+            seed=config.seed,
+            max_attempts=config.search.max_attempts,
+            num_proposals=config.search.num_proposals,
+            budget=Budget.of(config.search),
+        )
     return Grid(seed=config.seed, max_attempts=config.search.max_attempts)

@@ -124,8 +124,13 @@ def is_complete(plan: Plan, ledger: Ledger) -> bool:
 
 
 def is_closed(plan: Plan, ledger: Ledger) -> bool:
-    """Whether the baseline closes every node that measured an arm; where none did, every node that it opened."""
+    """Whether the baseline was measured again on every node that measures."""
+    nodes = measuring_nodes(ledger)
+    return bool(nodes) and all(_measured_all(plan, ledger, "closing", node) for node in nodes)
+
+
+def measuring_nodes(ledger: Ledger) -> list[str]:
+    """The nodes that measured an arm; where none did, those that measured the opening baseline."""
     blocks = ledger.valid_blocks()
     nodes = {block.node for block in blocks if block.phase == "arm"}
-    nodes = nodes or {block.node for block in blocks if block.phase == "opening"}
-    return bool(nodes) and all(_measured_all(plan, ledger, "closing", node) for node in nodes)
+    return sorted(nodes or {block.node for block in blocks if block.phase == "opening"})

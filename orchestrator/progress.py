@@ -56,9 +56,10 @@ class Progress:
             self._console.print(line, soft_wrap=True, highlight=False)
 
     def _counts(self) -> tuple[int, int]:
+        plan = self._board.plan
         nodes = {block.node for block in self._board.ledger.valid_blocks() if block.phase != "arm"}
         nodes |= {visit.node for visit in self._board.running.values()}
-        return self._before + self._session, num_measurements(self._board.plan, nodes or {"?"})
+        return self._before + self._session, num_measurements(plan, nodes or {"?"}, self._board.policy.max_arms(plan))
 
     def _done_text(self) -> str:
         done, total = self._counts()
