@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from statistics import median
 
 from orchestrator.config import Search, Strict
-from orchestrator.ledger import Ledger, measurement_key
+from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan
 from orchestrator.records import Arm, Visit
 
@@ -16,6 +16,9 @@ VisitSeconds = Callable[[Arm, Collection[str]], float]
 
 
 class Budget(Strict):
+    """Closing baselines count as what they are expected to take, whether they ran or not: else a sweep that has spent
+    its budget might find some left once it has closed."""
+
     max_blocks: int | None
     max_node_hours: float | None
 
@@ -27,32 +30,31 @@ class Budget(Strict):
         """Whether `visits` and the closing baselines they ask for may be made after what `ledger` has spent."""
         if self.max_blocks is None and self.max_node_hours is None:
             return True
-        closing = _closing(plan, ledger, visits)
-        ahead = sum(len(each.block_ids) for each in visits) + sum(len(ids) for ids in closing.values())
-        if self.max_blocks is not None and len(ledger.valid_blocks()) + ahead > self.max_blocks:
+        ahead = [visit for visit in visits if visit.phase != "closing"]
+        closing = _closing(ledger, ahead)
+        num_blocks = sum(block.phase != "closing" for block in ledger.valid_blocks())
+        num_blocks += sum(len(visit.block_ids) for visit in ahead) + sum(map(len, closing.values()))
+        if self.max_blocks is not None and num_blocks > self.max_blocks:
             return False
-        spent_s = sum(done.wall_s for done in ledger.visits())
-        ahead_s = sum(visit_s(each.arm, each.block_ids) for each in visits)
-        ahead_s += sum(visit_s(plan.baseline, ids) for ids in closing.values() if ids)
-        return self.max_node_hours is None or spent_s + ahead_s <= 3600 * self.max_node_hours
+        seconds = sum(visit.wall_s for visit in ledger.visits() if visit.phase != "closing")
+        seconds += sum(visit_s(visit.arm, visit.block_ids) for visit in ahead)
+        seconds += sum(visit_s(plan.baseline, ids) for ids in closing.values())
+        return self.max_node_hours is None or seconds <= 3600 * self.max_node_hours
 
 
 def server_start_s(ledger: Ledger) -> float:
     """Seconds of a visit besides its blocks: start, warm-up and stop."""
-    overheads = [visit.wall_s - visit.blocks_s for visit in ledger.visits() if visit.error is None]
+    overheads = [v.wall_s - v.blocks_s for v in ledger.visits() if v.error is None and v.phase != "closing"]
     return median(overheads) if overheads else SERVER_START_S
 
 
-def _closing(plan: Plan, ledger: Ledger, planned: Sequence[Visit]) -> dict[str, set[str]]:
-    """Node -> ids of the blocks that its closing baseline still owes, once `planned` is measured."""
-    owed: dict[str, set[str]] = {}
+def _closing(ledger: Ledger, ahead: Sequence[Visit]) -> dict[str, set[str]]:
+    """Node -> ids of the blocks of its closing baseline, once `ahead` is measured."""
+    closing: dict[str, set[str]] = {}
     for block in ledger.valid_blocks():
         if block.phase == "arm":
-            owed.setdefault(block.node, set()).add(block.block_id)
-    for visit in planned:
+            closing.setdefault(block.node, set()).add(block.block_id)
+    for visit in ahead:
         if visit.phase == "arm":
-            owed.setdefault(visit.node, set()).update(visit.block_ids)
-    return {
-        node: {id_ for id_ in ids if not ledger.has(measurement_key(plan.baseline.id, id_, "closing", node))}
-        for node, ids in owed.items()
-    }
+            closing.setdefault(visit.node, set()).update(visit.block_ids)
+    return closing

@@ -170,7 +170,8 @@ def _visit_s(plan: Plan, ledger: Ledger, block_ids: Collection[str]) -> float:
     """What a visit takes, supposing blocks last as long as those measured so far."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     for block in ledger.valid_blocks():
-        seconds[block.workload_id].append(block.wall_s)
+        if block.phase != "closing":  # as in Budget
+            seconds[block.workload_id].append(block.wall_s)
     wanted = set(block_ids)
     of_blocks = sum(fmean(seconds[b.workload_id] or [0.0]) for b in plan.blocks if b.id in wanted)
     return server_start_s(ledger) + of_blocks
