@@ -136,6 +136,15 @@ def test_space_of_one_value_is_no_axis(path: Path) -> None:
     assert len(arms(fleet.run())) == 3
 
 
+@pytest.mark.parametrize("grid", [(), (7,)])
+def test_plan_with_nothing_to_choose_is_measured_whole(path: Path, grid: tuple[int, ...]) -> None:
+    config = make_config(grid, num_blocks=2).model_copy(update={"search": Search(strategy="optuna")})
+    fleet = Fleet(config, path)
+
+    assert [visit.phase for visit in fleet.run()] == ["opening", *["arm"] * len(grid), "closing"]
+    assert fleet.is_complete
+
+
 # --- what is proposed
 
 
