@@ -59,11 +59,10 @@ def test_arm_is_afforded_together_with_the_closing_baseline_it_asks_for(plan: Pl
 
 
 def test_what_is_afforded_does_not_change_once_the_sweep_has_closed(plan: Plan, ledger: Ledger) -> None:
-    policy = Grid(seed=0, max_attempts=2)
     for _ in range(2):
         take(plan, ledger, visit_of(plan, ledger))
-    arm, closing = visit_of(plan, ledger), policy._visit(plan, ledger, (), plan.baseline, "closing", "a")
-    assert closing is not None
+    arm = visit_of(plan, ledger)
+    closing = arm.model_copy(update={"id": "closing", "arm": plan.baseline, "phase": "closing"})
     answers_before = [affords(plan, ledger, arm, seconds=seconds) for seconds in (60 + 27, 60 + 28)]
 
     take(plan, ledger, closing)
