@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pydantic import PrivateAttr
 
+from orchestrator.budget import Budget
 from orchestrator.config import Search, SelectionRules, Strict
 from orchestrator.ledger import Ledger, measurement_key
 from orchestrator.plan import Plan
@@ -27,6 +28,7 @@ class Adaptive(Strict):
 
     search: Search
     rules: SelectionRules
+    budget: Budget
     _latest: tuple[Ledger, int, Worth] | None = PrivateAttr(default=None)
     """An idle node asks again and again while others measure: the answer changes only with the ledger."""
 
@@ -38,7 +40,7 @@ class Adaptive(Strict):
         under_way = [visit for visit in started if visit.id in running]
         if session.missing(plan.baseline, "opening", self._opening(plan)):
             opening = session.visit(plan.baseline, "opening", self._opening(plan))
-            return opening if opening and self._worth(plan, ledger).affords([*under_way, opening]) else None
+            return opening if opening and self.affords(plan, ledger, [*under_way, opening]) else None
         found = self._next_arm(session, under_way)
         if found:
             arm, wanted = found
@@ -67,18 +69,25 @@ class Adaptive(Strict):
 
     def affords(self, plan: Plan, ledger: Ledger, visits: Sequence[Visit]) -> bool:
         """Whether the budget takes `visits` and the closing baselines they ask for."""
-        return self._worth(plan, ledger).affords(visits)
+        return self.budget.affords(plan, ledger, visits, self._worth(plan, ledger).visit_s)
+
+    @property
+    def may_stop_early(self) -> bool:
+        return True
+
+    def max_arms(self, plan: Plan) -> int:
+        """All of them: how many are worth measuring, only measuring tells."""
+        return len(plan.arms) - 1
 
     def _next_arm(self, session: "_Session", under_way: Sequence[Visit]) -> tuple[Arm, Wanted] | None:
         """The most worthy arm, if the budget takes it, and its blocks."""
-        worth = self._worth(session.plan, session.ledger)
         busy = {visit.arm.id for visit in under_way}
-        for arm, wanted in worth.due(busy):
+        for arm, wanted in self._worth(session.plan, session.ledger).due(busy):
             visit = session.visit(arm, "arm", wanted) if arm.id not in busy else None
             if visit and not session.is_given_up(session.plan.baseline, "opening", wanted):
                 extended = session.visit(session.plan.baseline, "opening", wanted)
                 visits = [*under_way, visit, *([extended] if extended else [])]
-                return (arm, wanted) if worth.affords(visits) else None
+                return (arm, wanted) if self.affords(session.plan, session.ledger, visits) else None
         return None
 
     def _worth(self, plan: Plan, ledger: Ledger) -> Worth:

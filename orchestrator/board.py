@@ -23,7 +23,7 @@ class Board:
     def __init__(self, plan: Plan, policy: Policy, ledger: Ledger, sweep_dir: SweepDir) -> None:
         self.plan = plan
         self.ledger = ledger
-        self._policy = policy
+        self.policy = policy
         self._sweep_dir = sweep_dir
         self._started: list[Visit] = []
         self.running: dict[str, Visit] = {}
@@ -38,7 +38,7 @@ class Board:
         """
         busy = {visit.node for visit in self.running.values()}
         for node in sorted(set(nodes) - busy):
-            visit = self._policy.next_visit(self.plan, self.ledger, self._started, self.running, node)
+            visit = self.policy.next_visit(self.plan, self.ledger, self._started, self.running, node)
             if visit:
                 visit = visit.model_copy(update={"id": f"{visit.id}-{secrets.token_hex(2)}"})
                 self._started.append(visit)

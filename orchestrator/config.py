@@ -157,6 +157,8 @@ class Server(Strict):
     """VLLM_CPU_KVCACHE_SPACE; without it vLLM takes nearly all memory."""
     max_num_seqs: PositiveInt | None = None
     """None: the highest concurrency of the sweep, at least 16."""
+    max_num_batched_tokens: PositiveInt | None = None
+    """Tokens that one step of the engine works on at most, prompts and drafts included; None leaves it to vLLM."""
     enforce_eager: bool = False
     enable_prefix_caching: bool = False
     preload_openmp: bool = True
@@ -169,11 +171,45 @@ class Server(Strict):
     stop_grace_s: float = Field(default=10, gt=0)
 
 
+class Space(Strict):
+    """Server settings to measure together with k: arms are every combination of their values with every k.
+
+    The baseline runs once, at the plain settings of `server`: a speedup is what k and setting together gain over that.
+    """
+
+    # On the command line `space.omp_threads_bind=[0,nobind]` has a number in it.
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    omp_threads_bind: tuple[str, ...] = ()
+    max_num_seqs: tuple[PositiveInt, ...] = ()
+    max_num_batched_tokens: tuple[PositiveInt, ...] = ()
+    enforce_eager: tuple[bool, ...] = ()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return value if isinstance(value, list | tuple) else (value,)
+
+    @field_validator("*")
+    @classmethod
+    def _no_value_twice(cls, values: tuple[object, ...]) -> tuple[object, ...]:
+        if len(set(values)) != len(values):
+            raise ValueError(f"repeats a value: {list(values)}")
+        return values
+
+    @property
+    def axes(self) -> dict[str, tuple[str | int | bool, ...]]:
+        """The server keys that vary, each with its values."""
+        return {key: values for key in type(self).model_fields if (values := getattr(self, key))}
+
+
 class Search(Strict):
-    strategy: Literal["grid", "adaptive"] = "grid"
+    strategy: Literal["grid", "adaptive", "optuna"] = "grid"
     max_attempts: PositiveInt = 2
     """How often a visit is tried before its arm is given up on that node."""
-    # The rest is read by `adaptive` only.
+    num_proposals: PositiveInt = 20
+    """`optuna` only: arms it measures at most, those taken over from an earlier sweep included."""
+    # The next three are read by `adaptive` only.
     first_blocks: PositiveInt = 3
     """Blocks of every workload that an arm gets at first (at least selection.min_blocks); all planned ones where the
     rest takes no longer than another server start."""
@@ -182,6 +218,7 @@ class Search(Strict):
     it may find beyond a tie with the best so far, by prediction and margin); a shorter one less in proportion."""
     confirm: bool = True
     """Measure the recommended settings once more on fresh server starts, against the baseline."""
+    # Budgets, kept by `adaptive` and `optuna`.
     max_blocks: PositiveInt | None = None
     """Budget: block measurements of the whole sweep, both baselines included. None: no limit."""
     max_node_hours: float | None = Field(default=None, gt=0)
@@ -192,11 +229,25 @@ class Search(Strict):
     @model_validator(mode="after")
     def _nothing_ignored(self) -> Self:
         """A budget that nothing keeps to would be a surprise."""
-        others = set(type(self).model_fields) - {"strategy", "max_attempts", "confirm"}
-        ignored = sorted(key for key in others if getattr(self, key) != type(self).model_fields[key].default)
-        if self.strategy == "grid" and ignored:
-            raise ValueError(f"{', '.join(ignored)}: only search=adaptive reads it; grid measures everything")
+        ignored = [
+            f"{key}: only search={' and search='.join(readers)} {'reads' if len(readers) == 1 else 'read'} it"
+            for key, readers in _READERS.items()
+            if self.strategy not in readers and getattr(self, key) != type(self).model_fields[key].default
+        ]
+        if ignored:
+            raise ValueError(f"{'; '.join(ignored)}, but search is {self.strategy}")
         return self
+
+
+_READERS = {
+    "num_proposals": ("optuna",),
+    "first_blocks": ("adaptive",),
+    "min_expected_gain": ("adaptive",),
+    "max_blocks": ("adaptive", "optuna"),
+    "max_node_hours": ("adaptive", "optuna"),
+    "max_usd": ("adaptive", "optuna"),
+}
+"""Key of Search -> the strategies that read it; the other keys are read by all."""
 
 
 class Slo(Strict):
@@ -275,6 +326,7 @@ class SweepConfig(Strict):
     speculation: Speculation
     workload: Workload
     server: Server = Server()
+    space: Space = Space()
     search: Search = Search()
     selection: SelectionRules = SelectionRules()
     cluster: Cluster = Cluster()
@@ -303,3 +355,15 @@ class SweepConfig(Strict):
             if not name.replace("_", "").replace("-", "").isalnum():
                 raise ValueError(f"a dataset's name has letters, digits, - and _ only, but got {name!r}")
         return datasets
+
+    @model_validator(mode="after")
+    def _space_can_be_searched(self) -> Self:
+        axes = ", ".join(f"space.{key}" for key in self.space.axes)
+        if axes and self.search.strategy == "adaptive":
+            raise ValueError(
+                f"search=adaptive predicts over num_speculative_tokens alone and cannot search {axes}; "
+                "use search=optuna, or search=grid to measure every combination"
+            )
+        if axes and self.speculation.method == "none":
+            raise ValueError(f"{axes}: only arms with speculation vary, but speculation.method is 'none'")
+        return self

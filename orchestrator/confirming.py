@@ -50,6 +50,13 @@ class Confirming:
     def affords(self, plan: Plan, ledger: Ledger, visits: Sequence[Visit]) -> bool:
         return self._search.affords(plan, ledger, visits)
 
+    def max_arms(self, plan: Plan) -> int:
+        return self._search.max_arms(plan)
+
+    @property
+    def may_stop_early(self) -> bool:
+        return self._search.may_stop_early
+
     def _due(self, plan: Plan, ledger: Ledger) -> list[Arm]:
         """The settings that would be recommended now; found again only once the ledger has grown."""
         if not self._latest or self._latest[0] is not ledger or self._latest[1] != ledger.num_records:

@@ -1,7 +1,9 @@
 """The plan: arms x workloads x blocks, a pure and deterministic function of configuration and prompts."""
 
 import random
+import re
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Literal
 
 from orchestrator.config import Strict, SweepConfig
@@ -35,7 +37,7 @@ class Plan(Strict):
     id: str
     name: str
     arms: tuple[Arm, ...]
-    """The baseline first, then by growing num_speculative_tokens."""
+    """The baseline first, then by growing num_speculative_tokens, each k with every combination of the space."""
     workloads: tuple[WorkloadCell, ...]
     blocks: tuple[Block, ...]
     prompts: dict[str, PromptCount]
@@ -98,35 +100,48 @@ def speculative_config(config: SweepConfig, num_speculative_tokens: int) -> dict
 
 
 def _arms(config: SweepConfig) -> tuple[Arm, ...]:
-    arms = [_arm(config, "none", 0)]
+    arms = [_arm(config, "none", 0, {})]
     if config.speculation.method != "none":
-        arms += [_arm(config, config.speculation.method, k) for k in sorted(config.speculation.num_speculative_tokens)]
+        combinations = [
+            dict(zip(config.space.axes, values, strict=True)) for values in product(*config.space.axes.values())
+        ]
+        arms += [
+            _arm(config, config.speculation.method, k, settings)
+            for k in sorted(config.speculation.num_speculative_tokens)
+            for settings in combinations
+        ]
     return tuple(arms)
 
 
-def _arm(config: SweepConfig, method: str, k: int) -> Arm:
+def _arm(config: SweepConfig, method: str, k: int, settings: Mapping[str, str | int | bool]) -> Arm:
     server = config.server
-    spec = ServerSpec.model_validate(
-        {
-            "command": server.command,
-            "target": config.model.target,
-            "revision": config.model.revision,
-            "dtype": config.model.dtype,
-            "max_model_len": config.model.max_model_len,
-            "max_num_seqs": server.max_num_seqs or max(MIN_MAX_NUM_SEQS, *config.workload.max_concurrency),
-            "kv_cache_gib": server.kv_cache_gib,
-            "enforce_eager": server.enforce_eager,
-            "enable_prefix_caching": server.enable_prefix_caching,
-            "trust_remote_code": config.model.trust_remote_code,
-            "preload_openmp": server.preload_openmp,
-            "omp_threads_bind": server.omp_threads_bind,
-            "speculative_config": speculative_config(config, k) if k else None,
-            "extra_args": server.extra_args,
-            "env": server.env,
-        }
-    )
-    identity = {"hardware": config.hardware.name, "method": method, "k": k, "server": spec.model_dump(mode="json")}
-    name = f"{method}-k{k}" if k else method
+    fields: dict[str, object] = {
+        "command": server.command,
+        "target": config.model.target,
+        "revision": config.model.revision,
+        "dtype": config.model.dtype,
+        "max_model_len": config.model.max_model_len,
+        "max_num_seqs": server.max_num_seqs or max(MIN_MAX_NUM_SEQS, *config.workload.max_concurrency),
+        "max_num_batched_tokens": server.max_num_batched_tokens,
+        "kv_cache_gib": server.kv_cache_gib,
+        "enforce_eager": server.enforce_eager,
+        "enable_prefix_caching": server.enable_prefix_caching,
+        "trust_remote_code": config.model.trust_remote_code,
+        "preload_openmp": server.preload_openmp,
+        "omp_threads_bind": server.omp_threads_bind,
+        "speculative_config": speculative_config(config, k) if k else None,
+        "extra_args": server.extra_args,
+        "env": server.env,
+    }
+    spec = ServerSpec.model_validate({**fields, **settings})
+    name = "-".join([f"{method}-k{k}" if k else method, *(_label(*setting) for setting in settings.items())])
+    _require_room_in_a_step(name, spec, k)
+    identity = {
+        "hardware": config.hardware.name,
+        "method": method,
+        "k": k,
+        "server": spec.model_dump(mode="json", exclude_defaults=True),
+    }
     return Arm(
         id=content_id(identity),
         name=name,
@@ -134,7 +149,28 @@ def _arm(config: SweepConfig, method: str, k: int) -> Arm:
         num_speculative_tokens=k,
         hardware=config.hardware.name,
         server=spec,
+        settings=dict(settings),
     )
+
+
+def _label(key: str, value: str | int | bool) -> str:
+    """A setting in an arm's name: `seqs32`, `tokens2048`, `eager`, `bind0-31`; of a binding that is long or unfit for a
+    file name, its hash."""
+    if key == "enforce_eager":
+        return "eager" if value else "compiled"
+    text = str(value)
+    plain = text if re.fullmatch(r"[A-Za-z0-9-]{1,16}", text) else content_id(text)[:6]
+    return {"omp_threads_bind": "bind", "max_num_seqs": "seqs", "max_num_batched_tokens": "tokens"}[key] + plain
+
+
+def _require_room_in_a_step(name: str, spec: ServerSpec, k: int) -> None:
+    """What vLLM would refuse only when the server starts."""
+    needed = max(spec.max_num_seqs, k + 1)
+    if spec.max_num_batched_tokens is not None and spec.max_num_batched_tokens < needed:
+        raise ConfigError(
+            f"arm {name}: max_num_batched_tokens must be at least {needed}, for max_num_seqs={spec.max_num_seqs} and "
+            f"num_speculative_tokens={k}, but got {spec.max_num_batched_tokens}"
+        )
 
 
 def _workloads(config: SweepConfig) -> tuple[WorkloadCell, ...]:

@@ -8,6 +8,7 @@ from rich.table import Table
 from orchestrator.config import SweepConfig
 from orchestrator.errors import HubUnavailable
 from orchestrator.plan import Plan, PromptSet, plan_sweep
+from orchestrator.policies import policy_for
 from orchestrator.policy import num_measurements
 from orchestrator.records import Arm, Message, Prompt
 from tasks.prompts import load_prompt_set, tokenizer_count, use_cache_without_network
@@ -23,16 +24,25 @@ def print_plan(config: SweepConfig, out: Console, err: Console) -> None:
     plan = plan_sweep(config, _prompts(config, err))
     out.print(_arms(plan))
     out.print(_workloads(plan))
-    blocks = num_measurements(plan, ["one node"])
+    policy = policy_for(config)
+    num_arms, at_most = policy.max_arms(plan), "at most " if policy.may_stop_early else ""
+    blocks = num_measurements(plan, ["one node"], num_arms)
     requests = sum(len(block.prompt_indices) for block in plan.blocks) * blocks // max(1, len(plan.blocks))
     out.print(
-        f"plan {plan.id}: {len(plan.arms)} arms x {len(plan.workloads)} workloads; on one node "
-        f"{len(plan.arms) + 1} server starts (the baseline first and last), {blocks} blocks, {requests} requests",
+        f"plan {plan.id}: {len(plan.arms)} arms x {len(plan.workloads)} workloads; {_proposals(plan, num_arms)}"
+        f"on one node {at_most}{num_arms + 2} server starts (the baseline first and last), {blocks} blocks, "
+        f"{requests} requests{_confirmations(config, plan)}",
         highlight=False,
     )
     for arm in plan.arms:
-        out.print(f"\n{arm.name}", style="bold", highlight=False)
+        settings = "".join(f" {key}={value}" for key, value in arm.settings.items())
+        out.print(f"\n{arm.name}{settings}", style="bold", soft_wrap=True, highlight=False, markup=False)
         out.print(_command(arm), soft_wrap=True, highlight=False, markup=False)
+
+
+def _confirmations(config: SweepConfig, plan: Plan) -> str:
+    has_any = config.search.confirm and len(plan.arms) > 1
+    return "; then up to two more starts, to confirm what is recommended" if has_any else ""
 
 
 def load_prompts(config: SweepConfig) -> dict[str, PromptSet]:
@@ -64,10 +74,17 @@ def _placeholders(name: str, number: int) -> PromptSet:
     return PromptSet(prompts=prompts, num_read=number, num_too_long=0)
 
 
+def _proposals(plan: Plan, num_arms: int) -> str:
+    num_planned = len(plan.arms) - 1
+    return f"at most {num_arms} of {num_planned} besides the baseline are proposed; " if num_arms < num_planned else ""
+
+
 def _arms(plan: Plan) -> Table:
-    table = Table("arm", "id", "method", "num_speculative_tokens", "hardware", title="Arms", title_justify="left")
+    table = Table(title=f"Arms on {plan.baseline.hardware}", title_justify="left")
+    for header in ("arm", "id"):
+        table.add_column(header, no_wrap=True)
     for arm in plan.arms:
-        table.add_row(arm.name, arm.id, arm.method, str(arm.num_speculative_tokens), arm.hardware)
+        table.add_row(arm.name, arm.id)
     return table
 
 

@@ -1,9 +1,8 @@
 """From a configuration to the policy that searches: the only place that knows them all."""
 
-import math
-
 from orchestrator.adaptive import Adaptive
-from orchestrator.config import Search, SweepConfig
+from orchestrator.budget import Budget
+from orchestrator.config import SweepConfig
 from orchestrator.confirming import Confirming
 from orchestrator.policy import Grid, Policy
 
@@ -16,14 +15,15 @@ def policy_for(config: SweepConfig) -> Policy:
 
 def _search(config: SweepConfig) -> Policy:
     if config.search.strategy == "adaptive":
-        return Adaptive(search=_in_hours(config), rules=config.selection)
+        return Adaptive(search=config.search, rules=config.selection, budget=Budget.of(config))
+    if config.search.strategy == "optuna":
+        from orchestrator.optuna_search import OptunaSearch  # Optuna is only imported where it is asked for
+
+        return OptunaSearch(
+            seed=config.seed,
+            max_attempts=config.search.max_attempts,
+            num_proposals=config.search.num_proposals,
+            budget=Budget.of(config),
+            rules=config.selection,
+        )
     return Grid(seed=config.seed, max_attempts=config.search.max_attempts)
-
-
-def _in_hours(config: SweepConfig) -> Search:
-    """`config.search` with a budget in dollars as one in hours."""
-    search, price = config.search, config.hardware.usd_per_hour
-    if search.max_usd is None or price is None:
-        return search
-    hours = min(search.max_usd / price, search.max_node_hours or math.inf)
-    return search.model_copy(update={"max_node_hours": hours})

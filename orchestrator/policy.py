@@ -1,7 +1,8 @@
 """Which visit comes next: a pure function of plan, ledger and what is under way."""
 
 import random
-from collections.abc import Collection, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from orchestrator.config import Search, SelectionRules, Strict
@@ -32,12 +33,35 @@ class Policy(Protocol):
         """Whether the budget takes `visits` and the closing baselines they ask for."""
         ...
 
+    def max_arms(self, plan: Plan) -> int:
+        """How many arms are measured at most, besides the baseline."""
+        ...
 
-class Grid(Strict):
-    """Every arm, all its blocks, in seeded random order; on each node between two visits of the baseline."""
+    @property
+    def may_stop_early(self) -> bool:
+        """Whether fewer may do."""
+        ...
 
-    seed: int
+
+class WholeArms(Strict):
+    """A visit measures all that its arm misses; on each node between two visits of the baseline.
+
+    Which arms, in which order, and whether they are paid for, is the subclass's to say.
+    """
+
     max_attempts: int
+
+    @property
+    def may_stop_early(self) -> bool:
+        return False
+
+    @abstractmethod
+    def _arms(self, plan: Plan, ledger: Ledger, under_way: Collection[str]) -> Iterable[Arm]:
+        """The arms to measure, the next one first; measured ones and those `under_way` (ids) are passed over."""
+
+    def affords(self, plan: Plan, ledger: Ledger, visits: Sequence[Visit]) -> bool:
+        """Whether `visits`, some of them under way, may be made."""
+        return True
 
     def next_visit(
         self, plan: Plan, ledger: Ledger, started: Sequence[Visit], running: Collection[str], node: str
@@ -47,36 +71,26 @@ class Grid(Strict):
         `started` are the visits of this session, `running` the ids of those under way. None may change once a
         running visit ends: while an arm runs elsewhere it may fail and come here, so this node does not close yet.
         """
+        under_way = [visit for visit in started if visit.id in running]
         opening = self._visit(plan, ledger, started, plan.baseline, "opening", node)
         if opening:
-            return opening
+            return opening if self.affords(plan, ledger, [*under_way, opening]) else None
         if not _measured_all(plan, ledger, "opening", node):
             return None  # without its own baseline a node's figures compare with nothing
-        under_way = {visit.arm.id for visit in started if visit.id in running and visit.phase == "arm"}
-        for arm in self._shuffled(plan):
-            visit = None if arm.id in under_way else self._visit(plan, ledger, started, arm, "arm", node)
-            if visit:
-                return visit
-        if under_way:
-            return None
+        visit = self._next_arm(plan, ledger, started, under_way, node)
+        if visit or any(other.phase == "arm" for other in under_way):
+            return visit
         return self._visit(plan, ledger, started, plan.baseline, "closing", node)
 
-    def is_complete(self, plan: Plan, ledger: Ledger) -> bool:
-        """Whether every arm is measured, between two baselines on every node that measured one."""
-        return is_complete(plan, ledger)
-
-    def dropped(self, plan: Plan, ledger: Ledger) -> dict[tuple[str, str], str]:
-        """Nothing: every arm is measured."""
-        return {}
-
-    def affords(self, plan: Plan, ledger: Ledger, visits: Sequence[Visit]) -> bool:
-        """Anything: the grid has no budget."""
-        return True
-
-    def _shuffled(self, plan: Plan) -> list[Arm]:
-        arms = [arm for arm in plan.arms if not arm.is_baseline]
-        random.Random(f"{self.seed}/arms").shuffle(arms)
-        return arms
+    def _next_arm(
+        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], under_way: Sequence[Visit], node: str
+    ) -> Visit | None:
+        busy = {visit.arm.id for visit in under_way if visit.phase == "arm"}
+        for arm in self._arms(plan, ledger, busy):
+            visit = None if arm.id in busy else self._visit(plan, ledger, started, arm, "arm", node)
+            if visit:
+                return visit if self.affords(plan, ledger, [*under_way, visit]) else None
+        return None
 
     def _visit(
         self, plan: Plan, ledger: Ledger, started: Sequence[Visit], arm: Arm, phase: Phase, node: str
@@ -107,6 +121,29 @@ def num_first(search: Search, rules: SelectionRules) -> int:
     return max(search.first_blocks, rules.min_blocks)
 
 
+class Grid(WholeArms):
+    """Every arm, in seeded random order."""
+
+    seed: int
+
+    def is_complete(self, plan: Plan, ledger: Ledger) -> bool:
+        """Whether every arm is measured, between two baselines on every node that measured one."""
+        return is_complete(plan, ledger)
+
+    def dropped(self, plan: Plan, ledger: Ledger) -> dict[tuple[str, str], str]:
+        """Nothing: every arm is measured."""
+        return {}
+
+    def max_arms(self, plan: Plan) -> int:
+        """All of them."""
+        return len(plan.arms) - 1
+
+    def _arms(self, plan: Plan, ledger: Ledger, under_way: Collection[str]) -> list[Arm]:
+        arms = [arm for arm in plan.arms if not arm.is_baseline]
+        random.Random(f"{self.seed}/arms").shuffle(arms)
+        return arms
+
+
 def missing_blocks(plan: Plan, ledger: Ledger, arm: Arm, phase: Phase, node: str) -> list[Block]:
     """Blocks of `arm` without a valid measurement, first blocks of all workloads first, so that a visit that
     ends early has measured something of everything."""
@@ -118,15 +155,28 @@ def _measured_all(plan: Plan, ledger: Ledger, phase: Phase, node: str) -> bool:
     return not missing_blocks(plan, ledger, plan.baseline, phase, node)
 
 
-def num_measurements(plan: Plan, nodes: Collection[str]) -> int:
-    """Block measurements of a whole sweep: the baseline twice on every node, any other arm once."""
-    return len(plan.blocks) * (len(plan.arms) - 1 + 2 * len(nodes))
+def num_measurements(plan: Plan, nodes: Collection[str], num_arms: int | None = None) -> int:
+    """Block measurements of a whole sweep: the baseline twice on every node, any other arm once.
+
+    `num_arms` are the arms besides the baseline that are measured; None: all of the plan.
+    """
+    return len(plan.blocks) * ((len(plan.arms) - 1 if num_arms is None else num_arms) + 2 * len(nodes))
 
 
 def is_complete(plan: Plan, ledger: Ledger) -> bool:
     """Whether every arm is measured, between two baselines on every node that measured one."""
+    arms = all(not missing_blocks(plan, ledger, arm, "arm", "") for arm in plan.arms if not arm.is_baseline)
+    return arms and is_closed(plan, ledger)
+
+
+def is_closed(plan: Plan, ledger: Ledger) -> bool:
+    """Whether the baseline was measured again on every node that measures."""
+    nodes = measuring_nodes(ledger)
+    return bool(nodes) and all(_measured_all(plan, ledger, "closing", node) for node in nodes)
+
+
+def measuring_nodes(ledger: Ledger) -> list[str]:
+    """The nodes that measured an arm; where none did, those that measured the opening baseline."""
     blocks = ledger.valid_blocks()
     nodes = {block.node for block in blocks if block.phase == "arm"}
-    nodes = nodes or {block.node for block in blocks if block.phase == "opening"}
-    arms = all(not missing_blocks(plan, ledger, arm, "arm", "") for arm in plan.arms if not arm.is_baseline)
-    return bool(nodes) and arms and all(_measured_all(plan, ledger, "closing", node) for node in nodes)
+    return sorted(nodes or {block.node for block in blocks if block.phase == "opening"})

@@ -20,7 +20,7 @@ REFRESH_PER_S = 1
 
 
 class Progress:
-    """Counts what the board takes in.
+    """Counts what the board takes in; confirmation visits come on top.
 
     The time left is what this session took per block so far, server starts included, times what is missing.
     """
@@ -31,7 +31,7 @@ class Progress:
         self._begun = time.monotonic()
         self._names = {arm.id: arm.name for arm in board.plan.arms}
         self._workloads = {cell.id: cell.name for cell in board.plan.workloads}
-        self._before = len(board.ledger.valid_blocks())
+        self._before = sum(block.phase != "confirm" for block in board.ledger.valid_blocks())
         self._session = 0
         self._visits_done = 0
         self._last: dict[str, str] = {}
@@ -41,7 +41,7 @@ class Progress:
         record = event.record
         name = self._names.get(record.arm_id, "schedule")
         if isinstance(event, MeasuredBlock):
-            self._session += event.record.void_reason is None
+            self._session += event.record.void_reason is None and event.record.phase != "confirm"
             rate = number(event.record.output_tokens_per_s)
             where = f"{self._workloads[event.record.workload_id]} block {event.record.block_index}"
             self._last[record.visit_id] = event.record.void_reason or f"{where}: {rate} tokens/s"
@@ -56,16 +56,19 @@ class Progress:
             self._console.print(line, soft_wrap=True, highlight=False)
 
     def _counts(self) -> tuple[int, int]:
+        plan = self._board.plan
         nodes = {block.node for block in self._board.ledger.valid_blocks() if block.phase != "arm"}
         nodes |= {visit.node for visit in self._board.running.values()}
-        return self._before + self._session, num_measurements(self._board.plan, nodes or {"?"})
+        return self._before + self._session, num_measurements(plan, nodes or {"?"}, self._board.policy.max_arms(plan))
 
     def _done_text(self) -> str:
         done, total = self._counts()
-        text = f"{done} of {total} blocks"
-        if self._visits_done and done < total:  # before that, the first server start would count for a block or two
+        at_most = "at most " if self._board.policy.may_stop_early else ""
+        text = f"{done} of {at_most}{total} blocks"
+        # Before the first visit is done its server start would count for a block or two.
+        if self._visits_done and self._session and done < total:
             left_s = (time.monotonic() - self._begun) / self._session * (total - done)
-            text += f", about {duration(left_s)} left"
+            text += f", {at_most}about {duration(left_s)} left"
         return text
 
     def render(self) -> Group:

@@ -27,7 +27,10 @@ class Prompt(Strict):
 
 
 class ServerSpec(Strict):
-    """Everything about the engine that may change a measurement; part of an arm's identity."""
+    """Everything about the engine that may change a measurement; part of an arm's identity.
+
+    A field added later has a default, which the identity leaves out: arms that were measured before keep their ids.
+    """
 
     command: tuple[str, ...] | None
     target: str
@@ -45,6 +48,7 @@ class ServerSpec(Strict):
     """As vLLM takes it; None for the baseline."""
     extra_args: tuple[str, ...]
     env: dict[str, str]
+    max_num_batched_tokens: int | None = None
 
 
 class Arm(Strict):
@@ -52,14 +56,14 @@ class Arm(Strict):
 
     id: str
     name: str
-    """For people: `none`, `dflash-k7`."""
+    """For people, and in file names: `none`, `dflash-k7`, `dflash-k7-seqs32-eager`."""
     method: str
     num_speculative_tokens: int
     """0 for the baseline."""
     hardware: str
     server: ServerSpec
     settings: dict[str, JsonValue] = Field(default_factory=dict)
-    """What of `server` was varied besides k, where something was."""
+    """The values of the sweep's `space` that this arm has, by server key; they are in `server` too."""
 
     @property
     def is_baseline(self) -> bool:

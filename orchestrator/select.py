@@ -35,6 +35,10 @@ OF_THE_BASELINE = {
 }
 
 
+MAX_NAMES = 20
+"""Of arms in one reason."""
+
+
 @dataclass(frozen=True)
 class Judged:
     """One arm on one workload, as the decision sees it."""
@@ -80,7 +84,12 @@ def _why_dropped(found: Comparisons, workload: WorkloadCell, dropped: Mapping[tu
     for arm in found.plan.arms:
         if (arm.id, workload.id) in dropped:
             names[dropped[arm.id, workload.id]].append(arm.name)
-    return [f"dropped, {why}: {', '.join(arms)}" for why, arms in names.items()]
+    return [f"dropped, {why}: {_enumerate(arms)}" for why, arms in names.items()]
+
+
+def _enumerate(names: Sequence[str]) -> str:
+    shown = names[:MAX_NAMES]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
 
 # --- the decision

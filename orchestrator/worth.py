@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from math import exp, inf, sqrt
-from statistics import fmean, median
+from statistics import fmean
 
+from orchestrator.budget import server_start_s
 from orchestrator.config import Search, SelectionRules
 from orchestrator.evidence import (
     ArmEvidence,
@@ -16,14 +17,11 @@ from orchestrator.evidence import (
     gather,
     pooled_noise,
 )
-from orchestrator.ledger import Ledger, measurement_key
+from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan
 from orchestrator.policy import num_first
 from orchestrator.predict import Prediction, Predictor
-from orchestrator.records import Arm, Visit
-
-SERVER_START_S = 27.0
-"""Supposed until the first visit has shown what a server start costs."""
+from orchestrator.records import Arm
 
 Wanted = Mapping[str, int]
 """Workload id -> how many of its blocks, from the first."""
@@ -199,9 +197,7 @@ class Worth:
 
     @cached_property
     def start_s(self) -> float:
-        """Seconds of a visit besides its blocks: start, warm-up and stop."""
-        overheads = [visit.wall_s - visit.blocks_s for visit in self._ledger.visits() if visit.error is None]
-        return median(overheads) if overheads else SERVER_START_S
+        return server_start_s(self._ledger)
 
     def _seconds(self, arm: Arm, wanted: Wanted) -> float:
         return self.start_s + sum(
@@ -212,39 +208,11 @@ class Worth:
         prediction = None if arm.is_baseline else self._prediction(arm, found)
         return (found.block_s or 0.0) / (exp(prediction.log_speedup) if prediction else 1.0)
 
-    def affords(self, visits: Sequence[Visit]) -> bool:
-        """Whether the budget takes `visits` and the closing baselines they ask for."""
-        search = self._search
-        if search.max_blocks is None and search.max_node_hours is None:
-            return True
-        closing = self._closing(visits)
-        ahead = sum(len(each.block_ids) for each in visits) + sum(len(ids) for ids in closing.values())
-        if search.max_blocks is not None and len(self._ledger.valid_blocks()) + ahead > search.max_blocks:
-            return False
-        spent_s = sum(done.wall_s for done in self._ledger.visits())
-        ahead_s = sum(self._visit_s(each.arm, each.block_ids) for each in visits)
-        ahead_s += sum(self._visit_s(self._plan.baseline, ids) for ids in closing.values() if ids)
-        return search.max_node_hours is None or spent_s + ahead_s <= 3600 * search.max_node_hours
-
-    def _visit_s(self, arm: Arm, block_ids: Collection[str]) -> float:
+    def visit_s(self, arm: Arm, block_ids: Collection[str]) -> float:
+        """Seconds that a visit of these blocks is expected to take."""
         wanted = set(block_ids)
         per_workload = Counter(block.workload_id for block in self._plan.blocks if block.id in wanted)
         return self._seconds(arm, per_workload)
-
-    def _closing(self, planned: Sequence[Visit]) -> dict[str, set[str]]:
-        """Node -> ids of the blocks that its closing baseline still owes, once `planned` is measured."""
-        owed: dict[str, set[str]] = {}
-        for block in self._ledger.valid_blocks():
-            if block.phase in ("arm", "confirm"):
-                owed.setdefault(block.node, set()).add(block.block_id)
-        for visit in planned:
-            if visit.phase in ("arm", "confirm"):
-                owed.setdefault(visit.node, set()).update(visit.block_ids)
-        baseline = self._plan.baseline.id
-        return {
-            node: {id_ for id_ in ids if not self._ledger.has(measurement_key(baseline, id_, "closing", node))}
-            for node, ids in owed.items()
-        }
 
 
 def _by_distance(arms: Sequence[Arm], known: Sequence[Arm]) -> list[Arm]:

@@ -59,6 +59,8 @@ def serve_arguments(
         *("--max-num-seqs", str(spec.max_num_seqs)),
         prefix_caching,
     ]
+    if spec.max_num_batched_tokens is not None:
+        arguments += ["--max-num-batched-tokens", str(spec.max_num_batched_tokens)]
     if spec.enforce_eager:
         arguments.append("--enforce-eager")
     if spec.revision and not is_local(model_path):

@@ -59,6 +59,9 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("workload.max_concurrency=[]", "workload.max_concurrency"),
         ("cluster.address=auto", "must be HOST:PORT"),
         ("name=../elsewhere", "name"),
+        ("space.max_num_seq=[16,32]", "unknown key, did you mean max_num_seqs?"),
+        ("space.max_num_seqs=[16,16]", "space.max_num_seqs: repeats a value: [16, 16]"),
+        ("space.max_num_batched_tokens=[8,512]", "arm dflash-k1-tokens8: max_num_batched_tokens must be at least 16"),
         ("datasets.code.data_files=missing.jsonl", "no such file"),
         ("datasets.code.prompt_field=promt", "has no field 'promt', but prompt"),
         ("datasets.code.data_files=empty.jsonl", "empty.jsonl"),
@@ -73,6 +76,11 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 )
 def test_is_refused(refused: Refused, override: str, said: str) -> None:
     assert said in refused(*small(override))
+
+
+def test_space_is_refused_by_the_search_over_k_alone(refused: Refused) -> None:
+    said = refused(*small("search=adaptive", "space.max_num_seqs=[16,32]"))
+    assert "search=adaptive predicts over num_speculative_tokens alone and cannot search space.max_num_seqs" in said
 
 
 def test_temperature_is_refused_on_the_engine_that_breaks_it(refused: Refused) -> None:

@@ -6,6 +6,7 @@ import socket
 import stat
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,33 @@ def test_killed_driver_is_continued_and_nothing_is_measured_twice(box: Sandbox) 
     assert f"Continuing results/small/{box.sweep.path.name}" in finishes(box)
     assert box.ledger().blocks()[:kept] == before
     assert len(box.ledger().blocks()) == 12
+
+
+def test_search_of_a_mixed_space_is_continued_with_the_proposals_it_was_at(box: Sandbox) -> None:
+    arguments = small(
+        *("search=optuna", "search.num_proposals=3", "space.max_num_seqs=[16,32]", "space.enforce_eager=[false,true]"),
+        extra_args=slow(30),
+    )
+    running = box.start(*arguments)
+    running.until(lambda: box.num_ledger_lines('"phase":"arm"') >= 1)
+    running.process.kill()
+    running.wait()
+    assert box.leftovers() == []
+    before = box.ledger().blocks()
+    ended = box.run(*arguments)
+    assert ended.exit_code == 0, ended
+    assert ended.stdout.startswith("Continuing ")
+    assert ended.stderr == ""
+    ledger, plan = box.ledger(), box.sweep.plan()
+    assert len(plan.arms) == 9
+    assert ledger.blocks()[: len(before)] == before
+    assert not measured_twice(ledger)
+    blocks = Counter((block.arm_id, block.phase) for block in ledger.blocks())
+    assert sorted(phase for _, phase in blocks) == ["arm", "arm", "arm", "closing", "opening"]
+    assert set(blocks.values()) == {2}
+    assert next(iter(blocks))[0] == plan.baseline.id
+    [result] = box.selection().workloads
+    assert "dropped, not proposed by search=optuna: " in result.reason
 
 
 def test_killed_worker_loses_its_visit_and_the_rest_of_it_is_measured_again(box: Sandbox) -> None:

@@ -331,7 +331,9 @@ def test_configuration_chooses_the_policy() -> None:
 
 
 def test_budget_with_the_grid_is_refused_since_nothing_would_keep_to_it() -> None:
-    with pytest.raises(ValueError, match="max_blocks: only search=adaptive reads it"):
+    with pytest.raises(
+        ValueError, match="max_blocks: only search=adaptive and search=optuna read it, but search is grid"
+    ):
         Search(strategy="grid", max_blocks=10)
 
 

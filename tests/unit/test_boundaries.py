@@ -21,6 +21,7 @@ HOMES = {
     "mlflow": ["orchestrator.record"],
     "boto3": ["orchestrator.fleet", "orchestrator.cost", "orchestrator.artifact_store"],
     "botocore": ["orchestrator.fleet", "orchestrator.cost", "orchestrator.artifact_store"],
+    "optuna": ["orchestrator.optuna_search"],
     "hydra": ["orchestrator.compose"],
     "omegaconf": ["orchestrator.compose"],
     # They belong to the engine's process; only the script that trained the demo pair runs in ours.
@@ -33,6 +34,7 @@ HOMES = {
 PURE_NAMES = ["config", "errors", "ids", "ledger", "metrics", "plan", "policy", "records", "select", "selection"]
 PURE_NAMES += ["suggest", "time_split", "validity"]
 PURE_NAMES += ["adaptive", "evidence", "policies", "predict", "step_time", "worth"]
+PURE_NAMES += ["budget", "optuna_search"]
 PURE = [f"orchestrator.{name}" for name in PURE_NAMES]
 
 IMPURE_LIBRARIES = {"ray", "mlflow", "boto3", "botocore", "aiohttp", "hydra", "omegaconf", "requests", "torch", "vllm"}

@@ -124,8 +124,8 @@ def test_key_like_no_other_is_refused_with_what_is_known(prefix: str) -> None:
         ),
         (
             ["search={strategy: grid}"],
-            "'search={strategy: grid}': search is chosen by name (known: adaptive, grid); a single key of it is "
-            "set as search.KEY=VALUE",
+            "'search={strategy: grid}': search is chosen by name (known: adaptive, grid, optuna); a single key of it "
+            "is set as search.KEY=VALUE",
         ),
     ],
 )

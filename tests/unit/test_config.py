@@ -9,8 +9,10 @@ from orchestrator.config import (
     Drafter,
     Hardware,
     Model,
+    Search,
     SelectionRules,
     Server,
+    Space,
     Speculation,
     SweepConfig,
     Workload,
@@ -48,7 +50,9 @@ def test_sweep_without_a_dataset_is_refused() -> None:
         SweepConfig.model_validate(SWEEP | {"datasets": {}})
 
 
-@pytest.mark.parametrize("model", [Hardware, Drafter, Model, Dataset, Speculation, Workload, Server, SweepConfig])
+@pytest.mark.parametrize(
+    "model", [Hardware, Drafter, Model, Dataset, Speculation, Workload, Server, Space, SweepConfig]
+)
 def test_unknown_keys_are_refused_everywhere(model: type[BaseModel]) -> None:
     with pytest.raises(ValidationError) as caught:
         model.model_validate({"no_such_key": 1})
@@ -136,3 +140,41 @@ def test_bandwidth_is_rate_times_eight_bytes_times_channels() -> None:
 
 def test_bandwidth_of_unknown_memory_is_missing_not_zero() -> None:
     assert Hardware(name="h", memory_mt_per_s=7200).memory_bandwidth_gb_per_s is None
+
+
+def test_space_takes_one_value_or_many_and_lists_what_varies() -> None:
+    space = Space.model_validate({"max_num_seqs": 32, "omp_threads_bind": [0, "nobind"]})
+
+    assert space.axes == {"omp_threads_bind": ("0", "nobind"), "max_num_seqs": (32,)}
+    assert Space().axes == {}
+
+
+@pytest.mark.parametrize("space", [{"max_num_seqs": [16, 16]}, {"enforce_eager": [True, True]}])
+def test_value_given_twice_is_refused(space: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="repeats a value"):
+        Space.model_validate(space)
+
+
+def test_space_is_refused_where_it_cannot_be_searched_or_nothing_would_vary() -> None:
+    speculation = {"method": "dflash", "num_speculative_tokens": [1]}
+    varied = SWEEP | {"space": {"max_num_seqs": [16, 32]}, "speculation": speculation}
+    for strategy in ("grid", "optuna"):
+        SweepConfig.model_validate(varied | {"search": {"strategy": strategy}})
+
+    with pytest.raises(ValidationError, match=r"cannot search space\.max_num_seqs; use search=optuna, or search=grid"):
+        SweepConfig.model_validate(varied | {"search": {"strategy": "adaptive"}})
+    with pytest.raises(ValidationError, match=r"space\.max_num_seqs: only arms with speculation vary"):
+        SweepConfig.model_validate(varied | {"speculation": {"method": "none"}})
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        ({"strategy": "grid", "num_proposals": 5}, "num_proposals: only search=optuna reads it, but search is grid"),
+        ({"strategy": "optuna", "first_blocks": 5}, "first_blocks: only search=adaptive reads it"),
+        ({"strategy": "adaptive", "num_proposals": 5}, "num_proposals: only search=optuna reads it"),
+    ],
+)
+def test_key_that_the_search_would_ignore_is_refused(search: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Search.model_validate(search)

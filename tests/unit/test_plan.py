@@ -1,5 +1,6 @@
 """The plan is a pure function: everything that affects measuring is in the ids, nothing else is."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,6 +122,7 @@ def test_engine_takes_the_highest_concurrency_at_once(max_concurrency: list[int]
         ("server.command", ["/opt/vllm/bin/vllm"]),
         ("server.kv_cache_gib", 2),
         ("server.max_num_seqs", 32),
+        ("server.max_num_batched_tokens", 4096),
         ("server.enforce_eager", True),
         ("server.enable_prefix_caching", True),
         ("server.preload_openmp", False),
@@ -287,6 +289,57 @@ def test_missing_drafter_names_model_method_and_remedy() -> None:
 
 def test_plan_survives_its_json() -> None:
     assert Plan.model_validate_json(plan().model_dump_json()) == plan()
+
+
+# --- settings that vary together with k
+
+
+def test_ids_of_arms_without_a_space_never_change() -> None:
+    # A changed value here means that every ledger on disk loses its measurements.
+    assert arm_ids(plan()) == ["26fef83c3fbe", "daec138374a1", "62441364de3d"]
+
+
+def test_space_makes_an_arm_of_every_combination_with_every_k_and_one_plain_baseline() -> None:
+    planned = plan({"space": {"max_num_seqs": [16, 32], "enforce_eager": [False, True]}})
+
+    assert [arm.name for arm in planned.arms] == [
+        "none",
+        *(f"dflash-k{k}-seqs{seqs}-{mode}" for k in (1, 7) for seqs in (16, 32) for mode in ("compiled", "eager")),
+    ]
+    assert planned.baseline == plan().baseline
+    assert planned.arms[-1].settings == {"max_num_seqs": 32, "enforce_eager": True}
+    assert (planned.arms[-1].server.max_num_seqs, planned.arms[-1].server.enforce_eager) == (32, True)
+    assert len(set(arm_ids(planned))) == len(planned.arms)
+    assert Plan.model_validate_json(planned.model_dump_json()) == planned
+
+
+def test_arm_of_a_space_is_the_same_as_with_that_value_in_server_so_that_measurements_carry_over() -> None:
+    varied = plan({"space": {"max_num_batched_tokens": [2048], "omp_threads_bind": ["0-1"]}})
+
+    fixed = plan({"server": {"max_num_batched_tokens": 2048, "omp_threads_bind": "0-1"}})
+
+    assert arm_ids(varied)[1:] == arm_ids(fixed)[1:]
+
+
+@pytest.mark.parametrize("bindings", [["0-31|32-63", "0-31,32-63"], ["0-7", ",".join(map(str, range(64)))]])
+def test_names_of_arms_are_unique_short_and_fit_for_files(bindings: list[str]) -> None:
+    names = [arm.name for arm in plan({"space": {"omp_threads_bind": bindings}}).arms]
+
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9-]{1,40}", name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("changes", "least"),
+    [
+        ({"server.max_num_batched_tokens": 15}, 16),
+        ({"space": {"max_num_batched_tokens": [8, 2048]}}, 16),
+        ({"space": {"max_num_batched_tokens": [7], "max_num_seqs": [1]}, "server.max_num_batched_tokens": 16}, 8),
+    ],
+)
+def test_step_too_small_for_its_sequences_or_drafts_is_refused(changes: dict[str, object], least: int) -> None:
+    with pytest.raises(ConfigError, match=rf"arm \S+: max_num_batched_tokens must be at least {least}"):
+        plan(changes)
 
 
 def _cells(of: Plan, dataset: str) -> set[str]:

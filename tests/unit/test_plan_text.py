@@ -61,6 +61,20 @@ def test_plan_counts_server_starts_blocks_and_requests(demo: SweepConfig) -> Non
 
 
 @pytest.mark.usefixtures("counted")
+def test_search_of_a_space_shows_its_size_its_proposals_and_every_setting() -> None:
+    space = ["space.max_num_seqs=[16,32]", "space.omp_threads_bind=['0-1','0-15|16-31']", "space.enforce_eager=true"]
+    config = compose(["search=optuna", "search.num_proposals=6", *space])
+
+    text, _ = printed(config)
+
+    counted = " ".join(text.split())
+    assert "17 arms x 6 workloads; at most 6 of 16 besides the baseline are proposed" in counted
+    assert "on one node 8 server starts (the baseline first and last), 240 blocks" in counted
+    assert "omp_threads_bind=0-15|16-31 max_num_seqs=32 enforce_eager=True" in text
+    assert "…" not in text
+
+
+@pytest.mark.usefixtures("counted")
 def test_server_command_of_each_arm_can_be_copied(demo: SweepConfig) -> None:
     text, _ = printed(demo)
 

@@ -72,6 +72,7 @@ def test_switches_appear_only_when_asked_for_and_extra_args_come_last() -> None:
     asked = _argv(
         _spec(
             enforce_eager=True,
+            max_num_batched_tokens=2048,
             enable_prefix_caching=True,
             trust_remote_code=True,
             revision="abc",
@@ -80,7 +81,9 @@ def test_switches_appear_only_when_asked_for_and_extra_args_come_last() -> None:
         model="Qwen/Qwen3-8B",
     )
     assert {"--enforce-eager", "--enable-prefix-caching", "--trust-remote-code", "--revision", "abc"} <= set(asked)
+    assert asked[asked.index("--max-num-batched-tokens") + 1] == "2048"
     assert "--no-enable-prefix-caching" not in asked
+    assert "--max-num-batched-tokens" not in _argv(_spec())
     assert asked[-2:] == ["--max-model-len", "512"]
     assert not {"--enforce-eager", "--enable-prefix-caching", "--trust-remote-code", "--revision"} & set(_argv(_spec()))
 
