@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from orchestrator.config import Strict
 
@@ -76,6 +76,8 @@ class Provenance(Strict):
     versions: dict[str, str]
     hardware: dict[str, JsonValue]
     plan_id: str
+    nodes_set_aside: dict[str, str] = Field(default_factory=dict)
+    """Node -> why nothing that it measured counts."""
 
 
 class Selection(Strict):

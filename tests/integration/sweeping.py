@@ -125,8 +125,8 @@ class Sandbox:
         return [process for process in psutil.process_iter() if _carries(process, self._marker)]
 
     def leftovers(self, within_s: float = 60) -> list[str]:
-        """What is still alive after `within_s`: guards take a moment to end a server, and Ray's agents on a busy machine
-        half a minute to notice that their raylet is gone."""
+        """What is still alive after `within_s`: guards take a moment to end a server, and Ray's agents on a busy
+        machine half a minute to notice that their raylet is gone."""
         deadline = time.monotonic() + within_s
         while (alive := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -137,10 +137,10 @@ class Sandbox:
         assert len(found) == 1, f"{len(found)} processes like {text!r}"
         return found[0]
 
-    def start_ray(self, *arguments: str) -> None:
-        """`ray start`; what it leaves running ends with the sandbox."""
+    def start_ray(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+        """`ray start`; what it leaves running ends with the sandbox. Workers inherit `env`."""
         ray = str(Path(sys.executable).with_name("ray"))
-        env = self.env | {"RAY_AUTH_MODE": "disabled"}
+        env = self.env | {"RAY_AUTH_MODE": "disabled"} | dict(env or {})
         subprocess.run(
             [ray, "start", *arguments, "--disable-usage-stats"], env=env, cwd=self.path, check=True, capture_output=True
         )
@@ -162,7 +162,10 @@ def sandbox(path: Path) -> Iterator[Sandbox]:
 
 
 def small(*more: str, command: Sequence[str] = COMMAND, extra_args: Sequence[str] = ()) -> list[str]:
-    """Arguments of a sweep of seconds: one workload, two blocks of two prompts, no MLflow; `more` comes last."""
+    """Arguments of a sweep of seconds: one workload, two blocks of two prompts, no MLflow; `more` comes last.
+
+    The machine is shared with the tests themselves, so other processes and slow nodes are put up with.
+    """
     return [
         "sweep",
         "name=small",
@@ -177,6 +180,8 @@ def small(*more: str, command: Sequence[str] = COMMAND, extra_args: Sequence[str
         f"server.command=[{','.join(command)}]",
         f"server.extra_args=[{','.join(extra_args)}]",
         "server.stop_grace_s=3",
+        "hardware.max_other_cpu_share=null",
+        "hardware.node_tolerance=null",
         *more,
     ]
 
