@@ -11,6 +11,8 @@ from orchestrator.plan import Plan
 from orchestrator.records import BlockRecord, HostUse, NodeInfo
 
 MAX_STEAL_SHARE = 0.01
+MAX_OTHER_CPU_SHARE = 0.04
+"""Ray and the driver beside a visit take 0.035 CPUs: 1.7 % of a machine with two."""
 MAX_LOAD_SHARE = 0.5
 """Of the node's CPUs; the driver's own start is below it."""
 CLOCK_TOLERANCE = 0.05
@@ -134,6 +136,9 @@ def _load_reasons(uses: Sequence[HostUse]) -> Iterator[str]:
     stolen = [use.steal_share for use in uses if use.steal_share is not None]
     if stolen and fmean(stolen) > MAX_STEAL_SHARE:
         yield f"the hypervisor took {100 * fmean(stolen):.2g} % of its CPU time away; ask for dedicated cores"
+    others = [use.other_cpu_cores / use.num_cpus for use in uses]
+    if others and fmean(others) > MAX_OTHER_CPU_SHARE:
+        yield f"other processes used {100 * fmean(others):.2g} % of its CPUs beside the engine"
 
 
 def _clock_reasons(node: str, clocks: Mapping[str, float]) -> Iterator[str]:

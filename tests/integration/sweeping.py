@@ -137,13 +137,12 @@ class Sandbox:
         assert len(found) == 1, f"{len(found)} processes like {text!r}"
         return found[0]
 
-    def start_ray(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
-        """`ray start`; what it leaves running ends with the sandbox. Workers inherit `env`."""
-        ray = str(Path(sys.executable).with_name("ray"))
+    def start_ray(self, *arguments: str, env: Mapping[str, str] | None = None, cpu: int | None = None) -> None:
+        """`ray start`; what it leaves running ends with the sandbox. Workers inherit `env`, and run on `cpu` alone."""
+        ray = [str(Path(sys.executable).with_name("ray")), "start", *arguments, "--disable-usage-stats"]
+        pinned = ["taskset", "--cpu-list", str(cpu)] if cpu is not None else []
         env = self.env | {"RAY_AUTH_MODE": "disabled"} | dict(env or {})
-        subprocess.run(
-            [ray, "start", *arguments, "--disable-usage-stats"], env=env, cwd=self.path, check=True, capture_output=True
-        )
+        subprocess.run([*pinned, *ray], env=env, cwd=self.path, check=True, capture_output=True)
 
     def end(self) -> None:
         for process in self.processes():

@@ -66,6 +66,12 @@ def test_steal_is_a_reason_and_voids_nothing(plan: Plan, tmp_path: Path) -> None
     assert found == {"node-a": ["the hypervisor took 3 % of its CPU time away; ask for dedicated cores"]}
 
 
+def test_other_processes_below_the_limit_of_void_are_a_reason(plan: Plan, tmp_path: Path) -> None:
+    found = reasons(plan, tmp_path, uses=({"other_cpu_cores": 4.0},))
+
+    assert found == {"node-a": ["other processes used 6.2 % of its CPUs beside the engine"]}
+
+
 def test_clock_below_the_fleets_is_a_reason(plan: Plan, tmp_path: Path) -> None:
     uses: tuple[dict[str, object], ...] = ({}, {"node": "node-b"}, {"node": "node-c", "clock_mhz": 2400.0})
 
