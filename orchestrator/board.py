@@ -33,12 +33,15 @@ class Board:
     def next_visit(self, nodes: Collection[str]) -> Visit | None:
         """Start the next visit on one of the live `nodes`; None while there is nothing to start.
 
+        A node that was set aside gets nothing more, and what it was given counts neither as tried nor as under way.
         Its id becomes unique here: a driver that was killed may have started the same visit before, and what that one
         left in raw/ or still sends must not mix with this one's.
         """
         busy = {visit.node for visit in self.running.values()}
-        for node in sorted(set(nodes) - busy):
-            visit = self.policy.next_visit(self.plan, self.ledger, self._started, self.running, node)
+        aside = self.ledger.set_aside
+        started = [visit for visit in self._started if visit.node not in aside]
+        for node in sorted(set(nodes) - busy - aside.keys()):
+            visit = self.policy.next_visit(self.plan, self.ledger, started, self.running, node)
             if visit:
                 visit = visit.model_copy(update={"id": f"{visit.id}-{secrets.token_hex(2)}"})
                 self._started.append(visit)

@@ -27,6 +27,13 @@ class Hardware(Strict):
     memory_channels: PositiveInt | None = None
     isa: tuple[str, ...] = ()
     """CPU flags, as in /proc/cpuinfo, that the node must have (for example amx_bf16)."""
+    max_other_cpu_share: float | None = Field(default=0.1, gt=0, le=1)
+    """Share of the node's CPUs that processes besides the engine and its load generator may use while a block runs;
+    above it the block is void. Ray and the driver take 0.035 CPUs (a sweep on the stand-in): 1.7 % of two.
+    None: no limit, as where server.command starts the engine outside its own process tree (`docker run`)."""
+    node_tolerance: float | None = Field(default=0.15, gt=0, lt=1)
+    """Share by which a node's baseline may be slower than the fleet's before the node is set aside (its probed memory
+    bandwidth by twice that). None: no node is ever set aside."""
     usd_per_hour: float | None = Field(default=None, gt=0)
     usd_per_hour_date: str | None = None
     usd_per_hour_source: str | None = None

@@ -31,10 +31,10 @@ class Progress:
         self._begun = time.monotonic()
         self._names = {arm.id: arm.name for arm in board.plan.arms}
         self._workloads = {cell.id: cell.name for cell in board.plan.workloads}
-        self._before = sum(block.phase != "confirm" for block in board.ledger.valid_blocks())
         self._session = 0
         self._visits_done = 0
         self._last: dict[str, str] = {}
+        self._said_aside: set[str] = set()
         board.listeners.append(self._on_event)
 
     def _on_event(self, event: VisitEvent) -> None:
@@ -54,12 +54,21 @@ class Progress:
             took = f"{event.record.num_blocks} blocks in {duration(event.record.wall_s)}"
             line = f"{name} ({record.phase}) on {record.node}: {took}; {self._done_text()}"
             self._console.print(line, soft_wrap=True, highlight=False)
+        self._say_aside()
+
+    def _say_aside(self) -> None:
+        for node, reason in self._board.ledger.set_aside.items():
+            if node not in self._said_aside:
+                self._said_aside.add(node)
+                line = f"node {node} is set aside, its blocks are measured elsewhere: {reason}"
+                self._console.print(line, style="yellow", soft_wrap=True, markup=False, highlight=False)
 
     def _counts(self) -> tuple[int, int]:
+        counting = [block for block in self._board.ledger.valid_blocks() if block.phase != "confirm"]
+        nodes = {block.node for block in counting if block.phase != "arm"}
+        nodes |= {visit.node for visit in self._board.running.values()} - self._board.ledger.set_aside.keys()
         plan = self._board.plan
-        nodes = {block.node for block in self._board.ledger.valid_blocks() if block.phase != "arm"}
-        nodes |= {visit.node for visit in self._board.running.values()}
-        return self._before + self._session, num_measurements(plan, nodes or {"?"}, self._board.policy.max_arms(plan))
+        return len(counting), num_measurements(plan, nodes or {"?"}, self._board.policy.max_arms(plan))
 
     def _done_text(self) -> str:
         done, total = self._counts()

@@ -2,7 +2,7 @@
 
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -13,15 +13,18 @@ from orchestrator.selection import Provenance
 LIBRARIES = ("specsweep", "ray", "mlflow", "hydra-core", "datasets", "transformers")
 
 
-def collect_provenance(plan_id: str, hardware: Hardware, visits: Sequence[VisitRecord]) -> Provenance:
+def collect_provenance(
+    plan_id: str, hardware: Hardware, visits: Sequence[VisitRecord], nodes_set_aside: Mapping[str, str]
+) -> Provenance:
     """Versions as installed where the driver runs; the engine's and the nodes' as the visits reported them."""
     engines = sorted({visit.engine_version for visit in visits if visit.engine_version})
     nodes = {visit.node: visit.node_info.model_dump(mode="json") for visit in visits if visit.node_info}
     return Provenance(
         git_commit=git_commit(Path(__file__).parent),
-        versions={"python": platform.python_version(), **_libraries(), "vllm": ", ".join(engines) or "unknown"},
+        versions={**library_versions(), "vllm": ", ".join(engines) or "unknown"},
         hardware={"profile": hardware.model_dump(mode="json"), "nodes": nodes},
         plan_id=plan_id,
+        nodes_set_aside=dict(nodes_set_aside),
     )
 
 
@@ -43,8 +46,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def _libraries() -> dict[str, str]:
-    found = {}
+def library_versions() -> dict[str, str]:
+    """Of Python and what this process imports; a library that is not installed is left out."""
+    found = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
             found[name] = version(name)

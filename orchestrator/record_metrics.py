@@ -8,7 +8,7 @@ which makes sending a figure again harmless: MLflow drops a point that it has al
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -25,6 +25,7 @@ from orchestrator.metrics import (
     survival,
     usd_per_million_output_tokens,
 )
+from orchestrator.nodes import set_aside
 from orchestrator.plan import Plan
 from orchestrator.records import Arm, BlockRecord, LedgerRecord, SpecCounters, VisitRecord, WorkloadCell
 from orchestrator.selection import ArmResult, Interval, Selection
@@ -119,7 +120,7 @@ def is_current(selection: Selection, records: Iterable[LedgerRecord]) -> bool:
 
 def cells_of(evidence: Evidence) -> Iterator[Cell]:
     """Every arm x workload of the plan, measured or not."""
-    plan, by, results = evidence.plan, _group(evidence.records), _results(evidence.selection)
+    plan, by, results = evidence.plan, _group(evidence), _results(evidence.selection)
     num_planned = Counter(block.workload_id for block in plan.blocks)
     for arm in plan.arms:
         for workload in plan.workloads:
@@ -167,20 +168,29 @@ class _Grouped:
     last_line: defaultdict[tuple[str, str], int]
 
 
-def _group(records: Iterable[LedgerRecord]) -> _Grouped:
+def _group(evidence: Evidence) -> _Grouped:
     by = _Grouped(defaultdict(list), Counter(), defaultdict(list), defaultdict(lambda: -1))
-    for line, record in enumerate(records):
+    aside = _nodes_set_aside(evidence)
+    for line, record in enumerate(evidence.records):
         if isinstance(record, VisitRecord):
             by.visits[record.arm_id].append(record)
             by.last_line[(record.arm_id, "")] = line
         elif isinstance(record, BlockRecord) and record.phase != "confirm":
             key = (record.arm_id, record.workload_id)
             by.last_line[key] = line
+            if record.node in aside:
+                continue
             if _counts(record):
                 by.measured[key].append(Measured(line, record))
             else:
                 by.num_void[key] += 1
     return by
+
+
+def _nodes_set_aside(evidence: Evidence) -> Collection[str]:
+    blocks = [record for record in evidence.records if isinstance(record, BlockRecord)]
+    visits = [record for record in evidence.records if isinstance(record, VisitRecord)]
+    return set_aside(evidence.plan, evidence.config.hardware, blocks, visits)
 
 
 def _results(selection: Selection | None) -> dict[tuple[object, ...], ArmResult]:

@@ -138,6 +138,19 @@ class RequestRecord(Strict):
     error: str | None = None
 
 
+class HostUse(Strict):
+    """What else the node did while a block ran."""
+
+    num_cpus: int
+    """Logical ones, which the figures below count."""
+    other_cpu_cores: float
+    """Busy CPUs besides the engine and the process that drives it: CPU time / wall time."""
+    steal_share: float | None = None
+    """Share (0..1) of the CPU time that the hypervisor gave to other guests; None where the kernel does not tell."""
+    clock_mhz: float | None = None
+    """Mean over CPUs right after the load; None where not readable."""
+
+
 class BlockRecord(Strict):
     """One measured block: the unit of everything after measuring."""
 
@@ -167,6 +180,7 @@ class BlockRecord(Strict):
     """One a request, in the order of the block's prompts."""
     client_cpu_cores: float
     """Cores that the load generator took: its CPU time / wall_s."""
+    host: HostUse | None = None
     void_reason: str | None = None
     """Why the block does not count; None for a good one."""
 
@@ -189,6 +203,12 @@ class NodeInfo(Strict):
     load_average_1m: float
     transparent_hugepage: str | None
     kernel: str
+    memory_bandwidth_gb_per_s: float | None = None
+    """By a copy over all cores (see tasks.bandwidth), before the server's start."""
+    clock_mhz: float | None = None
+    """Mean over CPUs, idle before the server's start."""
+    numa_cpus: dict[str, str] | None = None
+    """NUMA node -> its CPUs as the kernel lists them: `0-31,64-95`."""
 
 
 class VisitRecord(Strict):
@@ -209,6 +229,10 @@ class VisitRecord(Strict):
     num_blocks: int
     engine_version: str | None = None
     node_info: NodeInfo | None = None
+    thread_binding: str | None = None
+    """What vLLM logs of its OpenMP threads and the CPUs they are bound to."""
+    versions: dict[str, str] | None = None
+    """Of Python and the libraries that this visit's process ran with."""
     server_log: str | None = None
     """File name under the sweep's logs/."""
     error: str | None = None

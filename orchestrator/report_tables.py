@@ -23,7 +23,7 @@ from orchestrator.plots import survival_arms
 from orchestrator.records import NodeInfo
 from orchestrator.selection import ArmResult, Provenance, Selection, WorkloadResult
 from orchestrator.time_split import TimeSplit
-from orchestrator.validity import failed_visits, void_blocks
+from orchestrator.validity import failed_visits, unstable_nodes, void_blocks
 
 MAX_POSITIONS = 16
 MAX_INCIDENTS = 50
@@ -140,7 +140,20 @@ def confirmation_table(selection: Selection) -> TableView:
 
 
 def validity_tables(selection: Selection, plan: Plan, ledger: Ledger) -> list[TableView]:
-    tables = (_void_table(plan, ledger), _failed_table(plan, ledger), _drift_table(selection))
+    words = frozenset({1})
+    aside = selection.provenance.nodes_set_aside
+    tables = (
+        TableView("Nodes set aside", ("Node", "Why"), list(aside.items()), text_columns=words),
+        TableView(
+            "Figures may be unstable",
+            ("Node", "Why"),
+            [(found.node, found.reason) for found in unstable_nodes(ledger)],
+            text_columns=words,
+        ),
+        _void_table(plan, ledger),
+        _failed_table(plan, ledger),
+        _drift_table(selection),
+    )
     return [table for table in tables if table.rows]
 
 
@@ -214,10 +227,14 @@ def _node(info: NodeInfo) -> str:
     cores = f"{info.physical_cores} cores" if info.physical_cores else None
     numa = f"{info.numa_nodes} NUMA nodes" if info.numa_nodes else None
     memory = f"{number(info.memory_gb)} GB memory"
+    bandwidth = f"copies {number(gb)} GB/s" if (gb := info.memory_bandwidth_gb_per_s) else None
+    clock = f"{info.clock_mhz:,.0f} MHz" if info.clock_mhz else None
+    pages = f"huge pages {info.transparent_hugepage}" if info.transparent_hugepage else None
     governor = f"governor {info.governor}" if info.governor else None
     load = f"load {number(info.load_average_1m)} at the start"
     isa = f"ISA {' '.join(info.isa)}" if info.isa else None
-    return ", ".join(filter(None, (info.cpu_model, cores, numa, memory, isa, governor, f"kernel {info.kernel}", load)))
+    parts = (info.cpu_model, cores, numa, clock, memory, bandwidth, pages, isa, governor, f"kernel {info.kernel}", load)
+    return ", ".join(filter(None, parts))
 
 
 def _plain(value: JsonValue) -> str:

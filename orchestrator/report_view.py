@@ -1,6 +1,6 @@
 """What the report says, as figures and tables; the templates only lay it out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.display import DASH, DecisionRow, decision_row, duration, interval, percent
@@ -22,7 +22,7 @@ from orchestrator.report_tables import (
 )
 from orchestrator.selection import Selection, WorkloadResult
 from orchestrator.time_split import TimeSplit, time_split
-from orchestrator.validity import failed_visits, void_blocks
+from orchestrator.validity import Unstable, failed_visits, unstable_nodes, void_blocks
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class ReportView:
 
     incidents: bool
     """Whether a block was void or a visit failed."""
+    warnings: Sequence[str]
+    """What to know before any figure."""
 
     @property
     def time_summary(self) -> str:
@@ -112,7 +114,14 @@ def build_view(selection: Selection, plan: Plan, ledger: Ledger, repeat_command:
         provenance=provenance_table(selection.provenance, ledger),
         repeat_command=repeat_command,
         incidents=bool(void_blocks(plan, ledger) or failed_visits(plan, ledger)),
+        warnings=_warnings(selection.provenance.nodes_set_aside, unstable_nodes(ledger)),
     )
+
+
+def _warnings(nodes_set_aside: Mapping[str, str], unstable: Sequence[Unstable]) -> list[str]:
+    aside = [f"Node {node} was set aside: {reason}." for node, reason in nodes_set_aside.items()]
+    reasons = "; ".join(f"on {found.node} {found.reason}" for found in unstable)
+    return aside + ([f"Figures may be unstable: {reasons}."] if unstable else [])
 
 
 def slug(text: str) -> str:

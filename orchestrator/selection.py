@@ -154,6 +154,8 @@ class Provenance(Strict):
     versions: dict[str, str]
     hardware: dict[str, JsonValue]
     plan_id: str
+    nodes_set_aside: dict[str, str] = Field(default_factory=dict)
+    """Node -> why nothing that it measured counts."""
 
 
 class Selection(Strict):

@@ -69,7 +69,7 @@ def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tup
     plan = plan_sweep(config, prompts)
     check_before_start(config, plan)
     with open_sweep(config, plan) as (sweep_dir, continues):
-        ledger = Ledger(sweep_dir.ledger_path)
+        ledger = sweep_dir.ledger()
         _announce(console, sweep_dir, ledger, plan, continues)
         recorder = Recorder(sweep_dir.path, config.tracking)
         recorder.kick()  # its first call imports MLflow: while the first server starts that disturbs nobody
@@ -87,16 +87,16 @@ def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tup
 
 def require_complete(sweep_dir: SweepDir) -> None:
     """Raise SweepFailed, with the reasons, where some arm has no complete figure."""
-    plan, ledger = sweep_dir.plan(), Ledger(sweep_dir.ledger_path)
+    plan, ledger = sweep_dir.plan(), sweep_dir.ledger()
     if not policy_for(sweep_dir.config()).is_complete(plan, ledger):
         raise SweepFailed(_what_is_missing(plan, ledger, sweep_dir))
 
 
 def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
     """Select from what is measured so far and write selection.json and the report."""
-    config, plan, ledger = sweep_dir.config(), sweep_dir.plan(), Ledger(sweep_dir.ledger_path)
+    config, plan, ledger = sweep_dir.config(), sweep_dir.plan(), sweep_dir.ledger()
     visits = ledger.visits()
-    provenance = collect_provenance(plan.id, config.hardware, visits)
+    provenance = collect_provenance(plan.id, config.hardware, visits, ledger.set_aside)
     dropped = policy_for(config).dropped(plan, ledger)
     decided = decide(config, plan, ledger.valid_blocks(), _failures(ledger), dropped)
     engine = next((visit.engine_version for visit in reversed(visits) if visit.engine_version), None)
@@ -183,6 +183,7 @@ def _what_is_missing(plan: Plan, ledger: Ledger, sweep_dir: SweepDir) -> str:
         for arm in plan.arms
         if arm.id in failures and (arm.is_baseline or missing_blocks(plan, ledger, arm, "arm", ""))
     ]
+    reasons += [f"node {node} is set aside: {why}" for node, why in ledger.set_aside.items()]
     return (
         f"not everything could be measured. {'; '.join(reasons) or 'no node was left'}. "
         f"What was measured is in {sweep_dir.path}; the same command tries the rest again"

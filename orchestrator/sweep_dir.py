@@ -15,6 +15,7 @@ from orchestrator.compose import load_yaml, to_yaml
 from orchestrator.config import Strict, SweepConfig
 from orchestrator.errors import ConfigError, SweepLocked
 from orchestrator.ledger import Ledger, key_of
+from orchestrator.nodes import judged_ledger
 from orchestrator.plan import Plan
 from orchestrator.policies import policy_for
 from orchestrator.records import RequestRecord
@@ -47,6 +48,10 @@ class SweepDir:
 
     def plan(self) -> Plan:
         return _read(Plan, self.path / "plan.json")
+
+    def ledger(self) -> Ledger:
+        """With slow nodes set aside as the sweep's own configuration says."""
+        return judged_ledger(self.ledger_path, self.plan(), self.config().hardware)
 
     def selection(self) -> Selection | None:
         if not self.selection_path.exists():
@@ -130,7 +135,9 @@ def _sweeps(root: Path) -> list[SweepDir]:
 
 def _unfinished(root: Path, config: SweepConfig, plan: Plan) -> SweepDir | None:
     same = next((sweep for sweep in reversed(_sweeps(root)) if sweep.plan().id == plan.id), None)
-    return same if same and not policy_for(config).is_complete(plan, Ledger(same.ledger_path)) else None
+    if same is None or policy_for(config).is_complete(plan, judged_ledger(same.ledger_path, plan, config.hardware)):
+        return None
+    return same
 
 
 def _begin(root: Path, config: SweepConfig, plan: Plan) -> SweepDir:
@@ -148,7 +155,7 @@ def _take_over(newest: SweepDir, begun: SweepDir, plan: Plan) -> None:
     """Copy what still belongs to the plan; closing baselines and confirmations end a sweep and are measured anew."""
     arms = {arm.id for arm in plan.arms}
     blocks = {block.id for block in plan.blocks}
-    earlier, ledger = Ledger(newest.ledger_path), Ledger(begun.ledger_path)
+    earlier, ledger = newest.ledger(), Ledger(begun.ledger_path)
     kept = [
         block
         for block in earlier.valid_blocks()

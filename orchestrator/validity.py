@@ -1,10 +1,21 @@
-"""What speaks against a sweep's figures: void blocks and failed visits."""
+"""What speaks against a sweep's figures: void blocks, failed visits and unstable nodes."""
 
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median, median_high
 
 from orchestrator.display import arm_name
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan
+from orchestrator.records import HostUse, NodeInfo
+
+MAX_STEAL_SHARE = 0.01
+MAX_OTHER_CPU_SHARE = 0.04
+"""Ray and the driver beside a visit take 0.035 CPUs: 1.7 % of a machine with two."""
+MAX_LOAD_SHARE = 0.5
+"""Of the node's CPUs; the driver's own start is below it."""
+CLOCK_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -23,6 +34,14 @@ class FailedVisit:
     attempt: int
     error: str
     server_log: str | None
+
+
+@dataclass(frozen=True)
+class Unstable:
+    """A node whose figures may be unstable, and why."""
+
+    node: str
+    reason: str
 
 
 def void_blocks(plan: Plan, ledger: Ledger) -> list[VoidBlock]:
@@ -49,6 +68,56 @@ def failed_visits(plan: Plan, ledger: Ledger) -> list[FailedVisit]:
         for visit in ledger.visits()
         if visit.error is not None
     ]
+
+
+def unstable_nodes(ledger: Ledger) -> list[Unstable]:
+    """Reasons to doubt a node's figures, in the order of the nodes; nodes that were set aside are left out."""
+    visits: dict[str, list[NodeInfo]] = defaultdict(list)
+    for visit in ledger.visits():
+        if visit.node_info and visit.node not in ledger.set_aside:
+            visits[visit.node].append(visit.node_info)
+    uses: dict[str, list[HostUse]] = defaultdict(list)
+    for block in ledger.valid_blocks():
+        if block.host:
+            uses[block.node].append(block.host)
+    clocks = {node: clock for node, found in uses.items() if (clock := _median_clock(found)) is not None}
+    return [
+        Unstable(node, reason)
+        for node in sorted(visits.keys() | uses.keys())
+        for reason in (*_setup_reasons(visits[node]), *_load_reasons(uses[node]), *_clock_reasons(node, clocks))
+    ]
+
+
+def _setup_reasons(visits: Sequence[NodeInfo]) -> Iterator[str]:
+    """As the node's first visit found it: later the load is the sweep's own."""
+    for info in visits[:1]:
+        if info.governor not in (None, "performance"):
+            yield f"CPU frequency governor is {info.governor}; set it to performance"
+        if info.transparent_hugepage == "never":
+            yield "transparent huge pages are off; set them to madvise or always"
+        if info.load_average_1m > MAX_LOAD_SHARE * (info.logical_cores or 1):
+            yield f"load average was {info.load_average_1m:.2g} on {info.logical_cores} CPUs before its first server"
+
+
+def _load_reasons(uses: Sequence[HostUse]) -> Iterator[str]:
+    stolen = [use.steal_share for use in uses if use.steal_share is not None]
+    if stolen and fmean(stolen) > MAX_STEAL_SHARE:
+        yield f"the hypervisor took {100 * fmean(stolen):.2g} % of its CPU time away; ask for dedicated cores"
+    others = [use.other_cpu_cores / use.num_cpus for use in uses]
+    if others and fmean(others) > MAX_OTHER_CPU_SHARE:
+        yield f"other processes used {100 * fmean(others):.2g} % of its CPUs beside the engine"
+
+
+def _clock_reasons(node: str, clocks: Mapping[str, float]) -> Iterator[str]:
+    fleet = median_high(clocks.values()) if clocks else 0.0
+    clock = clocks.get(node)
+    if clock is not None and clock < (1 - CLOCK_TOLERANCE) * fleet:
+        yield f"its clock was {clock:,.0f} MHz under load, the fleet's {fleet:,.0f} MHz"
+
+
+def _median_clock(uses: Sequence[HostUse]) -> float | None:
+    clocks = [use.clock_mhz for use in uses if use.clock_mhz is not None]
+    return median(clocks) if clocks else None
 
 
 def _arm_names(plan: Plan) -> dict[str, str]:

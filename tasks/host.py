@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 from pathlib import Path
+from statistics import fmean
 
 import psutil
 
@@ -36,7 +37,15 @@ def probe_node(root: Path = Path("/")) -> NodeInfo:
         load_average_1m=os.getloadavg()[0],
         transparent_hugepage=_chosen(_read(root / "sys/kernel/mm/transparent_hugepage/enabled")),
         kernel=platform.release(),
+        clock_mhz=_mean_mhz(cpuinfo),
+        numa_cpus=_numa_cpus(root),
     )
+
+
+def clock_mhz() -> float | None:
+    """Mean clock of all CPUs now, as /proc/cpuinfo tells; None where it does not (Arm). A virtual machine may show a
+    constant."""
+    return _mean_mhz(_read(Path("/proc/cpuinfo")) or "")
 
 
 def take_normal_priority() -> None:
@@ -125,6 +134,16 @@ def parse_lscpu(text: str) -> dict[str, str]:
 def _cpuinfo_value(cpuinfo: str, key: str) -> str | None:
     match = re.search(rf"^(?:{key})\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     return match[1].strip() if match else None
+
+
+def _mean_mhz(cpuinfo: str) -> float | None:
+    clocks = [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)$", cpuinfo, re.MULTILINE)]
+    return round(fmean(clocks), 1) if clocks else None
+
+
+def _numa_cpus(root: Path) -> dict[str, str] | None:
+    lists = sorted((root / "sys/devices/system/node").glob("node[0-9]*/cpulist"))
+    return {path.parent.name.removeprefix("node"): _read(path) or "" for path in lists} or None
 
 
 def _chosen(setting: str | None) -> str | None:

@@ -1,5 +1,6 @@
 """What a vLLM server's log tells: why it ended, and the configuration it really runs."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,9 @@ _SPECULATION = re.compile(
     r"\bspeculative_config=(?:None|SpeculativeConfig\("
     r"method='(?P<method>[^']*)', model=(?:None|'(?P<model>[^']*)'), num_spec_tokens=(?P<k>\d+)\))"
 )
+
+
+_BINDING_HEADER = "OpenMP thread binding info:"
 
 
 class RunningEngine(Strict):
@@ -95,6 +99,20 @@ def running_engine(log_path: Path, start: int = 0) -> RunningEngine | None:
         drafter=speculation["model"] if speculation else None,
         num_speculative_tokens=int(k) if k else None,
     )
+
+
+def thread_binding(log_path: Path) -> str | None:
+    """The lines below vLLM's "OpenMP thread binding info:", in one: `...; local_rank=0, core ids=[0-3]; ...`.
+
+    None without such lines. Source: vllm/utils/ompmultiprocessing.py of vLLM 0.32.
+    """
+    with log_path.open("rb") as log:
+        lines = [_strip(line)[1] for line in log.read(_HEAD_BYTES).decode(errors="replace").splitlines()]
+    header = next((at for at, line in enumerate(lines) if line.startswith(_BINDING_HEADER)), None)
+    if header is None:
+        return None
+    details = itertools.takewhile(lambda line: line.startswith("\t"), lines[header + 1 :])
+    return "; ".join(line.strip() for line in details) or None
 
 
 def _tail(log_path: Path, start: int) -> list[str]:

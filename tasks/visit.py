@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from orchestrator.defects import refuse_known_defects
+from orchestrator.defects import refuse_known_defects, sampling_collapse
 from orchestrator.errors import ArmMismatch, LoadFailed, NodeUnavailable, OrchestratorError
 from orchestrator.metrics import tokens_per_draft
+from orchestrator.provenance import library_versions
 from orchestrator.records import (
     Block,
     BlockRecord,
     FinishedVisit,
+    HostUse,
     MeasuredBlock,
     NodeInfo,
     Prompt,
@@ -22,10 +24,13 @@ from orchestrator.records import (
     VisitTask,
     WorkloadCell,
 )
+from tasks.bandwidth import memory_bandwidth_gb_per_s
 from tasks.counters import EngineCounters, delta, read_counters
 from tasks.host import probe_node, profile_mismatch, take_normal_priority
+from tasks.host_use import HostReading, crowded, host_use
 from tasks.load import LoadResult, Target, run_load, summarise
 from tasks.server import VllmServer
+from tasks.server_log import thread_binding
 
 TOKENS_PER_DRAFT_TOLERANCE = 0.02
 COUNTERS_TIMEOUT_S = 10.0
@@ -71,7 +76,7 @@ class _Run:
 
     def measure(self) -> Iterator[MeasuredBlock]:
         take_normal_priority()
-        self.node_info = probe_node()
+        self.node_info = probe_node().model_copy(update={"memory_bandwidth_gb_per_s": memory_bandwidth_gb_per_s()})
         mismatch = profile_mismatch(self.task.hardware, self.node_info)
         if mismatch:
             raise NodeUnavailable(mismatch)
@@ -124,24 +129,47 @@ class _Run:
         mismatch = self._speculation_mismatch(counters.spec, cell)
         if mismatch:
             raise ArmMismatch(f"{self.task.visit.id}: {mismatch}")
+        if counters.spec and cell.temperature > 0:
+            self._refuse_collapse(server, target, cell, counters.spec)
+
+    def _refuse_collapse(self, server: VllmServer, target: Target, cell: WorkloadCell, sampled: SpecCounters) -> None:
+        """The same prompts once more at temperature 0, to compare what is accepted."""
+        begun = time.monotonic()
+        before = _counters(target)
+        _drive(
+            server, target, self._pick(cell, cell.warmup_prompt_indices), cell.model_copy(update={"temperature": 0.0})
+        )
+        greedy = delta(before, _counters(target)).spec
+        self.warmup_s += time.monotonic() - begun
+        collapse = sampling_collapse(sampled, greedy) if greedy else None
+        if collapse:
+            raise ArmMismatch(f"{self.task.visit.id}: {cell.name}: {collapse}")
 
     def _measure_block(self, server: VllmServer, target: Target, cell: WorkloadCell, block: Block) -> MeasuredBlock:
         started_utc = datetime.now(UTC).isoformat()
         begun = time.monotonic()
-        before = _counters(target)
+        before, host_before = _counters(target), HostReading.take(server.pid)
         load = _drive(server, target, self._pick(cell, block.prompt_indices), cell)
+        host = host_use(host_before, HostReading.take(server.pid))
         counters = _settled_delta(target, before, load)
         self.blocks_s += time.monotonic() - begun
         return MeasuredBlock(
-            record=self._record(cell, block, load, counters, started_utc),
+            record=self._record(cell, block, load, counters, host, started_utc),
             requests=load.requests,
         )
 
     def _record(
-        self, cell: WorkloadCell, block: Block, load: LoadResult, counters: EngineCounters, started_utc: str
+        self,
+        cell: WorkloadCell,
+        block: Block,
+        load: LoadResult,
+        counters: EngineCounters,
+        host: HostUse,
+        started_utc: str,
     ) -> BlockRecord:
         visit = self.task.visit
         summary = summarise(load.requests, cell)
+        contamination = self._contamination(counters, summary.output_tokens, cell)
         return BlockRecord(
             arm_id=visit.arm.id,
             block_id=block.id,
@@ -163,7 +191,8 @@ class _Run:
             itl_s=summary.itl_s,
             output_sha256=summary.output_sha256,
             client_cpu_cores=load.client_cpu_cores,
-            void_reason=summary.void_reason or self._contamination(counters, summary.output_tokens, cell),
+            host=host,
+            void_reason=summary.void_reason or contamination or crowded(self.task.hardware, host, load.wall_s),
         )
 
     def _contamination(self, counters: EngineCounters, output_tokens: int, cell: WorkloadCell) -> str | None:
@@ -211,6 +240,8 @@ class _Run:
             num_blocks=self.num_blocks,
             engine_version=self.engine_version,
             node_info=self.node_info,
+            thread_binding=thread_binding(self.log_path) if log else None,
+            versions=library_versions(),
             server_log=self.log_path.name if log else None,
             error=self.error,
         )

@@ -32,6 +32,7 @@ OVERRIDES = [
     "workload.output_len=32",
     "workload.num_blocks=3",
     "server.enforce_eager=true",
+    "hardware.max_other_cpu_share=null",  # the tests themselves run here too
     "tracking.uri=sqlite:///mlflow.db",
 ]
 

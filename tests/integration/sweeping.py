@@ -137,13 +137,12 @@ class Sandbox:
         assert len(found) == 1, f"{len(found)} processes like {text!r}"
         return found[0]
 
-    def start_ray(self, *arguments: str) -> None:
-        """`ray start`; what it leaves running ends with the sandbox."""
-        ray = str(Path(sys.executable).with_name("ray"))
-        env = self.env | {"RAY_AUTH_MODE": "disabled"}
-        subprocess.run(
-            [ray, "start", *arguments, "--disable-usage-stats"], env=env, cwd=self.path, check=True, capture_output=True
-        )
+    def start_ray(self, *arguments: str, env: Mapping[str, str] | None = None, cpu: int | None = None) -> None:
+        """`ray start`; what it leaves running ends with the sandbox. Workers inherit `env`, and run on `cpu` alone."""
+        ray = [str(Path(sys.executable).with_name("ray")), "start", *arguments, "--disable-usage-stats"]
+        pinned = ["taskset", "--cpu-list", str(cpu)] if cpu is not None else []
+        env = self.env | {"RAY_AUTH_MODE": "disabled"} | dict(env or {})
+        subprocess.run([*pinned, *ray], env=env, cwd=self.path, check=True, capture_output=True)
 
     def end(self) -> None:
         for process in self.processes():
@@ -162,7 +161,10 @@ def sandbox(path: Path) -> Iterator[Sandbox]:
 
 
 def small(*more: str, command: Sequence[str] = COMMAND, extra_args: Sequence[str] = ()) -> list[str]:
-    """Arguments of a sweep of seconds: one workload, two blocks of two prompts, measured once; `more` comes last."""
+    """Arguments of a sweep of seconds: one workload, two blocks of two prompts, measured once; `more` comes last.
+
+    The machine is shared with the tests themselves, so other processes and slow nodes are put up with.
+    """
     return [
         "sweep",
         "name=small",
@@ -179,6 +181,8 @@ def small(*more: str, command: Sequence[str] = COMMAND, extra_args: Sequence[str
         f"server.command=[{','.join(command)}]",
         f"server.extra_args=[{','.join(extra_args)}]",
         "server.stop_grace_s=3",
+        "hardware.max_other_cpu_share=null",
+        "hardware.node_tolerance=null",
         *more,
     ]
 

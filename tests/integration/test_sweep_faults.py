@@ -138,6 +138,7 @@ def test_interrupted_sweep_ends_soon_and_continues(box: Sandbox) -> None:
 FAULTS = {
     2: "--standin-short",
     3: "--standin-die-at-start='drafter is broken'",
+    4: "--standin-prefix-hits=16",
     5: "--standin-tokens-per-draft=4",
     6: "--standin-die-after=3",
     7: "--standin-fail-every=4",
@@ -158,7 +159,7 @@ def test_faulty_arms_are_named_and_the_others_measured_while_mlflow_is_down(box:
         closed.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
     arguments = small(
-        *("speculation.num_speculative_tokens=[1,2,3,5,6,7]", "workload.num_blocks=3", "tracking=server"),
+        *("speculation.num_speculative_tokens=[1,2,3,4,5,6,7]", "workload.num_blocks=3", "tracking=server"),
         f"tracking.uri={uri}",
         command=[faulty_server(box.path)],
     )
@@ -172,6 +173,7 @@ def test_faulty_arms_are_named_and_the_others_measured_while_mlflow_is_down(box:
     reasons = {
         "dflash-k2": "requests ended short: 8 of 16 output tokens",
         "dflash-k3": "ValueError: drafter is broken",
+        "dflash-k4": "32 prefix cache hits although prefix caching is off",
         "dflash-k5": "should draft 5 tokens a step, but the engine drafted 4.00",
         "dflash-k6": "EngineDeadError: stand-in death asked for",
         "dflash-k7": "requests failed: HTTP 500",
@@ -182,16 +184,16 @@ def test_faulty_arms_are_named_and_the_others_measured_while_mlflow_is_down(box:
         assert reason in error
     assert "dflash-k1" not in error
     assert "none" not in error.split("dflash-k2")[0]
-    for name in ("dflash-k2", "dflash-k3", "dflash-k5"):
+    for name in ("dflash-k2", "dflash-k3", "dflash-k4", "dflash-k5"):
         assert f"{name} has no figure (" in result.reason
         assert reasons[name] in result.reason
     arms = {arm.num_speculative_tokens: arm for arm in result.arms}
     assert arms[1].num_blocks == arms[0].num_blocks == 3
-    assert all(arms[k].output_tokens_per_s is None for k in (2, 3, 5))
+    assert all(arms[k].output_tokens_per_s is None for k in (2, 3, 4, 5))
 
     ledger = box.ledger()
     attempts = {(visit.arm_id, visit.attempt) for visit in ledger.visits()}
-    assert len(attempts) == 2 + 2 * 5  # baseline and k=1 once (the baseline's two phases count as one), others twice
+    assert len(attempts) == 2 + 2 * 6  # baseline and k=1 once (the baseline's two phases count as one), others twice
     void = [block for block in ledger.blocks() if block.void_reason]
     assert {block.attempt for block in void} == {1, 2}
     assert not measured_twice(ledger)

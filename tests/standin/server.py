@@ -32,6 +32,8 @@ DRAFTING_COST = 0.3
 """A draft pass, as a share of a step of one token."""
 TOKEN_COST = 0.05
 """Each further token verified in a step, as the same share."""
+SLOWDOWN = float(os.environ.get("STANDIN_SLOWDOWN", 1))
+"""From the environment, so that one node of several can be slow."""
 
 Json = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -56,6 +58,13 @@ def expected_speedup(prompt: str, k: int, max_concurrency: int) -> float:
 
 def token_ids(prompt: str, count: int) -> list[int]:
     return [int.from_bytes(hashlib.sha256(f"{i}:{prompt}".encode()).digest()[:2], "big") for i in range(count)]
+
+
+def compute(seconds: float) -> None:
+    """Take that much CPU time, however long it takes."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
 
 
 @dataclass
@@ -83,9 +92,10 @@ class Engine:
         batch = max(1, self.num_running)
         return next(k for first, last, k in ranges if first <= batch <= last) if ranges else self.k
 
-    def chunks(self, prompt: str, count: int) -> Iterator[list[int]]:
+    def chunks(self, prompt: str, count: int, temperature: float) -> Iterator[list[int]]:
         """Tokens step by step: one from the prefill, then 1 + accepted a step, cut at `count`."""
-        ids, chance = token_ids(prompt, count), acceptance(prompt)
+        collapsed = self.args.standin_collapse and temperature > 0
+        ids, chance = token_ids(prompt, count), 0.0 if collapsed else acceptance(prompt)
         draw = random.Random(f"{self.k}:{prompt}")
         yield ids[:1]
         done = 1
@@ -107,7 +117,7 @@ class Engine:
             ("generation_tokens_total", "", self.generation_tokens),
             ("num_preemptions_total", "", 0),
             ("prefix_cache_queries_total", "", 0),
-            ("prefix_cache_hits_total", "", 0),
+            ("prefix_cache_hits_total", "", self.args.standin_prefix_hits * self.num_requests),
         ]
         if self.k:
             series += [
@@ -223,7 +233,7 @@ class Server:
         return web.Response()
 
     async def version(self, _: web.Request) -> web.Response:
-        return web.json_response({"version": "0.32.0"})
+        return web.json_response({"version": self.args.standin_version})
 
     async def metrics(self, _: web.Request) -> web.Response:
         return web.Response(text=self.engine.metrics())
@@ -281,9 +291,13 @@ class Server:
     async def _decode(self, answer: Answer) -> AsyncIterator[list[int]]:
         """Tokens at the pace of `step_s`, against a clock, so that slow sleeps do not add up."""
         due = time.perf_counter()
-        for ids in self.engine.chunks(answer.prompt, answer.count):
-            due += step_s(self.args.standin_step_ms, self.engine.num_running, self.engine.k_now)
-            await asyncio.sleep(due - time.perf_counter())
+        for ids in self.engine.chunks(answer.prompt, answer.count, float(answer.body.get("temperature") or 0)):
+            seconds = SLOWDOWN * step_s(self.args.standin_step_ms, self.engine.num_running, self.engine.k_now)
+            due += seconds
+            if self.args.standin_busy:
+                compute(seconds)
+            else:
+                await asyncio.sleep(due - time.perf_counter())
             self.engine.generation_tokens += len(ids)
             yield ids
 
@@ -303,13 +317,17 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--standin-die-after", type=int, help="exit 1 on the completion after the Nth")
     parser.add_argument("--standin-short", action="store_true", help="half the tokens asked for")
     parser.add_argument("--standin-tokens-per-draft", type=int, help="counters claim this many drafted tokens a draft")
+    parser.add_argument("--standin-prefix-hits", type=int, default=0, help="counters claim so many a request")
+    parser.add_argument("--standin-collapse", action="store_true", help="no draft is accepted at temperature > 0")
+    parser.add_argument("--standin-busy", action="store_true", help="steps take CPU time and not only time")
+    parser.add_argument("--standin-version", default="0.32.0")
     parser.add_argument("--standin-die-at-start", metavar="MESSAGE", help="a traceback like vLLM's, and exit 1")
     args, _ = parser.parse_known_args(argv)
     return args
 
 
 def log_configuration(args: argparse.Namespace) -> None:
-    """The line of vLLM's log that states what really runs."""
+    """The lines of vLLM's log that state what really runs, and on which CPUs."""
     spec = args.speculative_config
     stated = (
         f"SpeculativeConfig(method={spec['method']!r}, model={spec.get('model')!r}, "
@@ -322,6 +340,8 @@ def log_configuration(args: argparse.Namespace) -> None:
         "dtype=torch.bfloat16, max_seq_len=%d, device_config=cpu",
         *(args.model, stated, args.model, args.max_model_len),
     )
+    for line in ("OpenMP thread binding info: ", "\tVLLM_CPU_OMP_THREADS_BIND='auto'", "\tlocal_rank=0, core ids=[0]"):
+        log.info(line)
 
 
 def main(argv: list[str]) -> int:

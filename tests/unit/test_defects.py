@@ -1,9 +1,10 @@
-"""Known engine defects are refused by version, and only where they bite."""
+"""Known engine defects are refused by version, unknown ones by their sign, and only where they bite."""
 
 import pytest
 
-from orchestrator.defects import refuse_known_defects
+from orchestrator.defects import refuse_known_defects, sampling_collapse
 from orchestrator.errors import ConfigError
+from orchestrator.records import SpecCounters
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.0+cpu", "0.32.4", "0.32.1rc1"])
@@ -25,3 +26,34 @@ def test_speculation_at_temperature_above_0_is_refused_on_vllm_0_32(version: str
 )
 def test_what_the_defect_does_not_touch_passes(version: str | None, method: str, temperature: float) -> None:
     refuse_known_defects(version, method, temperature)
+
+
+def counters(num_drafts: int, num_accepted_tokens: int) -> SpecCounters:
+    return SpecCounters(
+        num_drafts=num_drafts,
+        num_draft_tokens=7 * num_drafts,
+        num_accepted_tokens=num_accepted_tokens,
+        num_accepted_tokens_per_pos=(),
+    )
+
+
+def test_sampling_that_accepts_nothing_is_a_collapse() -> None:
+    assert sampling_collapse(counters(100, 0), counters(20, 100)) == (
+        "acceptance length is 1.00 when sampling, but 6.00 on the same prompts at temperature 0: the engine's sampling "
+        "with speculation seems broken, and so would be its text; set workload.temperature=0, or use another engine "
+        "version"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sampled", "greedy"),
+    [
+        pytest.param((50, 120), (20, 100), id="less, as it should be"),
+        pytest.param((100, 100), (20, 100), id="a fifth"),
+        pytest.param((100, 0), (100, 40), id="a poor drafter"),
+        pytest.param((0, 0), (20, 100), id="nothing was drafted"),
+        pytest.param((100, 0), (0, 0), id="nothing to compare with"),
+    ],
+)
+def test_what_is_no_collapse(sampled: tuple[int, int], greedy: tuple[int, int]) -> None:
+    assert sampling_collapse(counters(*sampled), counters(*greedy)) is None

@@ -76,8 +76,11 @@ def test_probe_reads_this_machine() -> None:
 
 def test_probe_reads_sys_and_proc(tmp_path: Path) -> None:
     files = {
-        "proc/cpuinfo": "processor\t: 0\nflags\t\t: fpu amx_bf16 avx2\n\nprocessor\t: 1\nflags\t\t: fpu\n",
-        "sys/devices/system/node/node0/cpulist": "0",
+        "proc/cpuinfo": (
+            "processor\t: 0\ncpu MHz\t\t: 2000.000\nflags\t\t: fpu amx_bf16 avx2\n\n"
+            "processor\t: 1\ncpu MHz\t\t: 3000.500\nflags\t\t: fpu\n"
+        ),
+        "sys/devices/system/node/node0/cpulist": "0\n",
         "sys/devices/system/node/node1/cpulist": "1",
         "sys/devices/system/node/possible": "0-1",
         "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
@@ -89,11 +92,19 @@ def test_probe_reads_sys_and_proc(tmp_path: Path) -> None:
     info = probe_node(tmp_path)
     assert info.isa == ("amx_bf16", "avx2", "fpu")
     assert (info.numa_nodes, info.governor, info.transparent_hugepage) == (2, "performance", "madvise")
+    assert info.clock_mhz == 2500.2
+    assert info.numa_cpus == {"0": "0", "1": "1"}
 
 
 def test_what_probe_cannot_read_is_none(tmp_path: Path) -> None:
     info = probe_node(tmp_path)
     assert (info.numa_nodes, info.governor, info.transparent_hugepage, info.isa) == (None, None, None, ())
+    assert (info.clock_mhz, info.numa_cpus) == (None, None)
+
+
+def test_ledger_of_before_the_newer_fields_still_reads() -> None:
+    known = node().model_dump(exclude={"memory_bandwidth_gb_per_s", "clock_mhz", "numa_cpus"})
+    assert NodeInfo.model_validate(known) == node()
 
 
 def test_lscpu_fields_are_found_flat_and_nested() -> None:

@@ -39,7 +39,7 @@ def test_versions_are_the_drivers_and_the_engine_is_what_the_visits_reported(vis
     other = visit.model_copy(update={"engine_version": "0.33.0"})
     failed = visit.model_copy(update={"engine_version": None, "node_info": None, "node": "node-b"})
 
-    provenance = collect_provenance("plan", HARDWARE, [other, visit, visit, failed])
+    provenance = collect_provenance("plan", HARDWARE, [other, visit, visit, failed], {})
 
     assert provenance.versions["python"] == platform.python_version()
     assert provenance.versions["vllm"] == "0.32.0, 0.33.0"
@@ -48,11 +48,11 @@ def test_versions_are_the_drivers_and_the_engine_is_what_the_visits_reported(vis
 
 
 def test_engine_that_nobody_reported_is_unknown() -> None:
-    assert collect_provenance("plan", HARDWARE, []).versions["vllm"] == "unknown"
+    assert collect_provenance("plan", HARDWARE, [], {}).versions["vllm"] == "unknown"
 
 
 def test_hardware_is_the_profile_and_each_node_as_probed(visit: VisitRecord) -> None:
-    hardware = collect_provenance("plan", HARDWARE, [visit]).hardware
+    hardware = collect_provenance("plan", HARDWARE, [visit], {}).hardware
 
     assert hardware["profile"] == HARDWARE.model_dump(mode="json")
     assert hardware["nodes"] == {"node-a": NODE.model_dump(mode="json")}

@@ -137,6 +137,14 @@ def test_block_speedup_is_over_the_geometric_mean_of_opening_and_closing() -> No
     assert found["block/output_tokens_per_s"] == pytest.approx({0: 40.0})
 
 
+def test_what_a_node_that_was_set_aside_measured_is_no_figure() -> None:
+    slow = [block(NONE.id, index, 5, "opening", node="node-b") for index in (0, 1)]
+    records = (*OPENING, *slow, block(DFLASH.id, 0, 8, node="node-b"), block(DFLASH.id, 0, 40))
+    found = points(new_figures(cell(DFLASH.id, *records, *CLOSING), 0, with_final=False))
+    assert found["block/output_tokens_per_s"] == pytest.approx({0: 40.0})
+    assert found["block/speedup"] == {0: pytest.approx(2.0)}
+
+
 def test_block_speedup_waits_for_the_closing_visit_or_the_end_of_the_sweep() -> None:
     unclosed = cell(DFLASH.id, *OPENING, block(DFLASH.id, 0, 40))
     assert "block/speedup" not in points(new_figures(unclosed, 0, with_final=False))

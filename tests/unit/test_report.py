@@ -14,7 +14,7 @@ from orchestrator.plan import Plan
 from orchestrator.plots import MAX_CURVES, survival_arms
 from orchestrator.report import fenced, markdown_text, write_report
 from orchestrator.selection import ArmResult, Selection
-from tests.unit.report_fixture import make_ledger, make_plan, make_selection, make_workload
+from tests.unit.report_fixture import NODE, make_ledger, make_plan, make_selection, make_visit, make_workload
 
 HOSTILE = 'x<script>alert("1")</script> | `y` [z](http://evil)'
 
@@ -211,3 +211,18 @@ def test_missing_interval_and_share_are_dashes() -> None:
     assert interval(None) == percent(None) == DASH
     assert percent(0.0) == "0"
     assert percent(0.00005) == "<0.01"
+
+
+def test_node_set_aside_and_unstable_figures_are_said_before_any_figure(
+    plan: Plan, selection: Selection, tmp_path: Path
+) -> None:
+    ledger = make_ledger(plan, tmp_path / "ledger.jsonl")
+    ledger.append(make_visit(plan, node="node-c", node_info=NODE.model_copy(update={"governor": "powersave"})))
+    aside = selection.provenance.model_copy(update={"nodes_set_aside": {"node-b": "its baseline is 30 % slower"}})
+    found = selection.model_copy(update={"provenance": aside})
+    write_report(tmp_path, found, plan, ledger)
+    for name in ("report.md", "report.html"):
+        text = (tmp_path / name).read_text()
+        warned = text.index("Node node-b was set aside: its baseline is 30 % slower.")
+        unstable = text.index("Figures may be unstable: on node-c CPU frequency governor is powersave")
+        assert warned < unstable < text.index("Decision per workload" if name.endswith("html") else "## Decision")

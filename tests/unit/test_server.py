@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from orchestrator.errors import EngineNotFound
 from orchestrator.records import ServerSpec
 from tasks.server_command import engine_command, is_local, openmp_library, server_argv, server_env
-from tasks.server_log import last_line, root_cause, running_engine
+from tasks.server_log import last_line, root_cause, running_engine, thread_binding
 
 DRAFTER: dict[str, JsonValue] = {"num_speculative_tokens": 7, "method": "dflash", "model": "z-lab/drafter"}
 
@@ -250,3 +250,19 @@ def test_speculation_in_an_unknown_form_is_not_taken_for_none(tmp_path: Path) ->
     assert not running.speculation_stated
     log.write_text("nothing of the kind\n")
     assert running_engine(log) is None
+
+
+def test_thread_binding_is_what_the_log_says_below_its_header(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    prefix = "(EngineCore pid=27099) INFO 11-29 20:11:51 [ompmultiprocessing.py:185] "
+    lines = ["OpenMP thread binding info: ", "\tlocal_world_size=1, reserve_cpu_num=1", "\tlocal_rank=0, core ids=[0]"]
+    log.write_text("".join(f"{prefix}{line}\n" for line in (*lines, "Loading weights", "\tnot of it")))
+
+    assert thread_binding(log) == "local_world_size=1, reserve_cpu_num=1; local_rank=0, core ids=[0]"
+
+
+def test_log_without_thread_binding_tells_none(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("Loading weights\n")
+
+    assert thread_binding(log) is None

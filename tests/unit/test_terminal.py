@@ -65,3 +65,9 @@ def test_recommendation_is_the_commands_unchanged(selection: Selection) -> None:
 
 def test_no_recommendation_points_to_the_reasons(selection: Selection) -> None:
     assert "reasons" in recommendation_text(selection.model_copy(update={"recommendation": None}))
+
+
+def test_node_that_was_set_aside_is_told_with_the_reason(selection: Selection) -> None:
+    aside = selection.provenance.model_copy(update={"nodes_set_aside": {"node-b": "its baseline is 30 % slower"}})
+    text = rendered(verdict_table(selection.model_copy(update={"provenance": aside})), 80)
+    assert "Node node-b was set aside: its baseline is 30 % slower." in text

@@ -1,0 +1,98 @@
+"""One visit against the stand-in, without Ray: what it finds out about the engine and the node on its way."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.config import Hardware, Server
+from orchestrator.records import BlockRecord, Message, Prompt, Visit, VisitRecord, VisitTask
+from tasks.visit import run_visit
+from tests.standin import COMMAND
+from tests.unit.builders import make_plan
+
+pytestmark = pytest.mark.timeout(120)
+
+PROMPTS = {"code": tuple(Prompt(messages=(Message(role="user", content=f"code {i}"),)) for i in range(1500))}
+REPAIRED = ("--standin-version", "0.99.0")
+"""A version that is not known to break under sampling."""
+
+
+@pytest.fixture(autouse=True)
+def _keeps_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is the tests' own."""
+    monkeypatch.setattr("tasks.visit.take_normal_priority", lambda: None)
+
+
+@pytest.fixture
+def two_hogs() -> Iterator[None]:
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    yield
+    for hog in hogs:
+        hog.kill()
+        hog.wait()
+
+
+def visit(
+    *flags: str, temperature: float = 0.0, max_other_cpu_share: float | None = None
+) -> tuple[list[BlockRecord], VisitRecord]:
+    """One block of one workload on dflash-k7."""
+    plan = make_plan([7], num_blocks=2, temperature=temperature)
+    arm = plan.arms[1]
+    spec = arm.server.model_copy(update={"command": COMMAND, "extra_args": flags})
+    task = VisitTask(
+        visit=Visit(
+            id="v",
+            arm=arm.model_copy(update={"server": spec}),
+            phase="arm",
+            node="a",
+            attempt=1,
+            block_ids=(plan.blocks[0].id,),
+        ),
+        hardware=Hardware(name="local", max_other_cpu_share=max_other_cpu_share),
+        server=Server(stop_grace_s=1),
+        workloads={cell.id: cell for cell in plan.workloads},
+        blocks=(plan.blocks[0],),
+    )
+    *measured, finished = [event.record for event in run_visit(task, PROMPTS)]
+    assert isinstance(finished, VisitRecord)
+    return [record for record in measured if isinstance(record, BlockRecord)], finished
+
+
+def test_engine_that_accepts_only_at_temperature_0_is_refused() -> None:
+    blocks, finished = visit(*REPAIRED, "--standin-collapse", temperature=0.7)
+
+    assert not blocks
+    assert finished.error is not None
+    assert finished.error.startswith("ArmMismatch: v: code@c1: acceptance length is 1.00 when sampling, but ")
+    assert "on the same prompts at temperature 0" in finished.error
+
+
+def test_engine_that_accepts_when_sampling_too_is_measured() -> None:
+    blocks, finished = visit(*REPAIRED, temperature=0.7)
+
+    assert finished.error is None
+    assert [block.void_reason for block in blocks] == [None]
+
+
+def test_visit_records_node_threads_versions_and_what_else_ran() -> None:
+    (block,), finished = visit()
+
+    assert finished.thread_binding == "VLLM_CPU_OMP_THREADS_BIND='auto'; local_rank=0, core ids=[0]"
+    assert "python" in (finished.versions or {})
+    assert finished.node_info is not None
+    assert finished.node_info.memory_bandwidth_gb_per_s is not None
+    assert finished.node_info.memory_bandwidth_gb_per_s > 0
+    assert block.host is not None
+    assert 0 <= block.host.other_cpu_cores <= block.host.num_cpus
+
+
+@pytest.mark.usefixtures("two_hogs")
+def test_block_is_void_while_other_processes_take_the_cpus() -> None:
+    (block,), finished = visit("--standin-step-ms", "20", max_other_cpu_share=0.1)
+
+    assert finished.error is None
+    assert block.void_reason is not None
+    assert block.void_reason.startswith("other processes used ")
+    assert block.void_reason.endswith("CPUs; end them, or allow it with hardware.max_other_cpu_share (now 0.1)")
