@@ -14,7 +14,7 @@ from rich.console import Console
 from orchestrator.compose import compose
 from orchestrator.config import SweepConfig
 from orchestrator.errors import ConfigError, OrchestratorError
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import LedgerFile
 from orchestrator.plan_text import print_plan
 from orchestrator.selection import Selection
 from orchestrator.sweep_dir import SweepDir, find_sweep
@@ -78,7 +78,7 @@ def report(where: Where = None, results_dir: ResultsDir = Path("results")) -> No
     selection = found.selection()
     if selection is None:
         raise ConfigError(f"{found.path} has no selection.json yet; `orchestrator select` makes one from its ledger")
-    for path in write_report(found.path, selection, found.plan(), Ledger(found.ledger_path)):
+    for path in write_report(found.path, selection, found.plan(), LedgerFile(found.ledger_path)):
         out.print(str(path), soft_wrap=True, highlight=False)
 
 

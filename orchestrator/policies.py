@@ -5,7 +5,7 @@ from typing import Protocol
 
 from orchestrator.adaptive import Adaptive
 from orchestrator.config import SweepConfig
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import LedgerView
 from orchestrator.plan import Plan
 from orchestrator.policy import Grid
 from orchestrator.records import Visit
@@ -15,16 +15,16 @@ class Policy(Protocol):
     """Decides from plan and ledger alone, so that a sweep can go on from them at any time."""
 
     def next_visit(
-        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], running: Collection[str], node: str
+        self, plan: Plan, ledger: LedgerView, started: Sequence[Visit], running: Collection[str], node: str
     ) -> Visit | None:
         """The next visit for the idle `node`; see `policy.Grid.next_visit`."""
         ...
 
-    def is_complete(self, plan: Plan, ledger: Ledger) -> bool:
+    def is_complete(self, plan: Plan, ledger: LedgerView) -> bool:
         """Whether nothing is left to measure."""
         ...
 
-    def dropped(self, plan: Plan, ledger: Ledger) -> dict[tuple[str, str], str]:
+    def dropped(self, plan: Plan, ledger: LedgerView) -> dict[tuple[str, str], str]:
         """(arm id, workload id) -> why the arm is not measured (further) there, where that was decided."""
         ...
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from orchestrator.config import Strict
 from orchestrator.ids import content_id
-from orchestrator.ledger import Ledger, measurement_key
+from orchestrator.ledger import LedgerView, measurement_key
 from orchestrator.plan import Plan
 from orchestrator.records import Arm, Block, Phase, Visit
 
@@ -17,7 +17,7 @@ class Grid(Strict):
     max_attempts: int
 
     def next_visit(
-        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], running: Collection[str], node: str
+        self, plan: Plan, ledger: LedgerView, started: Sequence[Visit], running: Collection[str], node: str
     ) -> Visit | None:
         """The next visit for the idle `node`, or None while there is nothing for it.
 
@@ -27,7 +27,7 @@ class Grid(Strict):
         opening = self._visit(plan, ledger, started, plan.baseline, "opening", node)
         if opening:
             return opening
-        if not _measured_all(plan, ledger, "opening", node):
+        if not _measured_all(plan, ledger, plan.baseline, "opening", node):
             return None  # without its own baseline a node's figures compare with nothing
         under_way = {visit.arm.id for visit in started if visit.id in running and visit.phase == "arm"}
         for arm in self._shuffled(plan):
@@ -38,11 +38,11 @@ class Grid(Strict):
             return None
         return self._visit(plan, ledger, started, plan.baseline, "closing", node)
 
-    def is_complete(self, plan: Plan, ledger: Ledger) -> bool:
+    def is_complete(self, plan: Plan, ledger: LedgerView) -> bool:
         """Whether every arm is measured, between two baselines on every node that measured one."""
         return is_complete(plan, ledger)
 
-    def dropped(self, plan: Plan, ledger: Ledger) -> dict[tuple[str, str], str]:
+    def dropped(self, plan: Plan, ledger: LedgerView) -> dict[tuple[str, str], str]:
         """Nothing: every arm is measured."""
         return {}
 
@@ -52,12 +52,12 @@ class Grid(Strict):
         return arms
 
     def _visit(
-        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], arm: Arm, phase: Phase, node: str
+        self, plan: Plan, ledger: LedgerView, started: Sequence[Visit], arm: Arm, phase: Phase, node: str
     ) -> Visit | None:
         same = [v for v in started if (v.arm.id, v.phase) == (arm.id, phase) and (phase == "arm" or v.node == node)]
-        missing = missing_blocks(plan, ledger, arm, phase, node)
-        if not missing or len(same) >= self.max_attempts:
+        if len(same) >= self.max_attempts or _measured_all(plan, ledger, arm, phase, node):
             return None
+        missing = missing_blocks(plan, ledger, arm, phase, node)
         attempt = len(same) + 1
         identity = [plan.id, arm.id, phase, node, attempt, [block.id for block in missing]]
         return Visit(
@@ -70,15 +70,15 @@ class Grid(Strict):
         )
 
 
-def missing_blocks(plan: Plan, ledger: Ledger, arm: Arm, phase: Phase, node: str) -> list[Block]:
+def missing_blocks(plan: Plan, ledger: LedgerView, arm: Arm, phase: Phase, node: str) -> list[Block]:
     """Blocks of `arm` without a valid measurement, first blocks of all workloads first, so that a visit that
     ends early has measured something of everything."""
     blocks = [block for block in plan.blocks if not ledger.has(measurement_key(arm.id, block.id, phase, node))]
     return sorted(blocks, key=lambda block: block.index)
 
 
-def _measured_all(plan: Plan, ledger: Ledger, phase: Phase, node: str) -> bool:
-    return not missing_blocks(plan, ledger, plan.baseline, phase, node)
+def _measured_all(plan: Plan, ledger: LedgerView, arm: Arm, phase: Phase, node: str) -> bool:
+    return all(ledger.has(measurement_key(arm.id, block.id, phase, node)) for block in plan.blocks)
 
 
 def num_measurements(plan: Plan, nodes: Collection[str]) -> int:
@@ -86,10 +86,12 @@ def num_measurements(plan: Plan, nodes: Collection[str]) -> int:
     return len(plan.blocks) * (len(plan.arms) - 1 + 2 * len(nodes))
 
 
-def is_complete(plan: Plan, ledger: Ledger) -> bool:
+def is_complete(plan: Plan, ledger: LedgerView) -> bool:
     """Whether every arm is measured, between two baselines on every node that measured one."""
-    blocks = ledger.valid_blocks()
-    nodes = {block.node for block in blocks if block.phase == "arm"}
-    nodes = nodes or {block.node for block in blocks if block.phase == "opening"}
-    arms = all(not missing_blocks(plan, ledger, arm, "arm", "") for arm in plan.arms if not arm.is_baseline)
-    return bool(nodes) and arms and all(_measured_all(plan, ledger, "closing", node) for node in nodes)
+    nodes: dict[Phase, set[str]] = {"opening": set(), "arm": set(), "closing": set()}
+    for block in ledger.valid_blocks():
+        nodes[block.phase].add(block.node)
+    measuring = nodes["arm"] or nodes["opening"]
+    arms = all(_measured_all(plan, ledger, arm, "arm", "") for arm in plan.arms if not arm.is_baseline)
+    closed = all(_measured_all(plan, ledger, plan.baseline, "closing", node) for node in measuring)
+    return bool(measuring) and arms and closed

@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from orchestrator.display import headline, recommendation_scope
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import LedgerView
 from orchestrator.plan import Plan
 from orchestrator.plots import Plot
 from orchestrator.report_view import build_view
@@ -16,7 +16,7 @@ from orchestrator.selection import Selection
 
 
 def write_report(
-    sweep_dir: Path, selection: Selection, plan: Plan, ledger: Ledger, repeat_command: str | None = None
+    sweep_dir: Path, selection: Selection, plan: Plan, ledger: LedgerView, repeat_command: str | None = None
 ) -> list[Path]:
     """Write the report into `sweep_dir` and return the files, the HTML first.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from orchestrator.display import DASH, arm_name, duration, interval, is_best, milliseconds, number, percent
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import LedgerView
 from orchestrator.plan import Plan
 from orchestrator.plots import survival_arms
 from orchestrator.records import NodeInfo
@@ -96,12 +96,12 @@ def survival_table(workload: WorkloadResult) -> TableView | None:
     return TableView(caption, headers, rows, _marked(arms, workload))
 
 
-def validity_tables(plan: Plan, ledger: Ledger) -> list[TableView]:
+def validity_tables(plan: Plan, ledger: LedgerView) -> list[TableView]:
     tables = (_void_table(plan, ledger), _failed_table(plan, ledger), _drift_table(plan, ledger))
     return [table for table in tables if table.rows]
 
 
-def _void_table(plan: Plan, ledger: Ledger) -> TableView:
+def _void_table(plan: Plan, ledger: LedgerView) -> TableView:
     rows = [
         (block.arm, block.workload, str(block.block_index), block.node, block.reason)
         for block in void_blocks(plan, ledger)
@@ -110,7 +110,7 @@ def _void_table(plan: Plan, ledger: Ledger) -> TableView:
     return _incidents("Blocks that do not count", headers, rows, frozenset({1, 3, 4}))
 
 
-def _failed_table(plan: Plan, ledger: Ledger) -> TableView:
+def _failed_table(plan: Plan, ledger: LedgerView) -> TableView:
     rows = [
         (visit.arm, str(visit.attempt), visit.node, visit.error, visit.server_log or DASH)
         for visit in failed_visits(plan, ledger)
@@ -119,7 +119,7 @@ def _failed_table(plan: Plan, ledger: Ledger) -> TableView:
     return _incidents("Visits that failed", headers, rows, frozenset({2, 3, 4}))
 
 
-def _drift_table(plan: Plan, ledger: Ledger) -> TableView:
+def _drift_table(plan: Plan, ledger: LedgerView) -> TableView:
     rows = [
         (
             end.workload,
@@ -159,7 +159,7 @@ def prompts_table(plan: Plan) -> TableView:
     return TableView("Prompts", headers, rows)
 
 
-def provenance_table(provenance: Provenance, ledger: Ledger) -> TableView:
+def provenance_table(provenance: Provenance, ledger: LedgerView) -> TableView:
     rows = [("Plan", provenance.plan_id), ("Commit", provenance.git_commit or DASH)]
     rows += [(f"Version of {name}", version) for name, version in provenance.versions.items()]
     rows += [(f"Hardware: {name}", _plain(value)) for name, value in provenance.hardware.items()]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.display import DASH, DecisionRow, decision_row, duration, interval, percent
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import LedgerView
 from orchestrator.plan import Plan
 from orchestrator.plots import Plot, concurrency_lines, concurrency_plot, survival_plot, throughput_plot
 from orchestrator.report_tables import (
@@ -74,7 +74,7 @@ class ReportView:
         return [plot for group in groups for plot in group]
 
 
-def build_view(selection: Selection, plan: Plan, ledger: Ledger, repeat_command: str | None = None) -> ReportView:
+def build_view(selection: Selection, plan: Plan, ledger: LedgerView, repeat_command: str | None = None) -> ReportView:
     prices = (arm.usd_per_million_output_tokens for workload in selection.workloads for arm in workload.arms)
     has_prices = any(price is not None for price in prices)
     workloads = [_workload_view(workload, has_prices) for workload in selection.workloads]

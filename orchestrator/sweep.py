@@ -13,7 +13,7 @@ from orchestrator.config import SweepConfig
 from orchestrator.defects import refuse_known_defects
 from orchestrator.deploy import recommend_commands
 from orchestrator.errors import ConfigError, NodeUnavailable, SweepFailed
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, LedgerFile, LedgerView
 from orchestrator.plan import Plan, PromptSet, plan_sweep
 from orchestrator.plan_text import load_prompts
 from orchestrator.policies import policy_for
@@ -88,14 +88,14 @@ def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tup
 
 def require_complete(sweep_dir: SweepDir) -> None:
     """Raise SweepFailed, with the reasons, where some arm has no complete figure."""
-    plan, ledger = sweep_dir.plan(), Ledger(sweep_dir.ledger_path)
+    plan, ledger = sweep_dir.plan(), LedgerFile(sweep_dir.ledger_path)
     if not policy_for(sweep_dir.config()).is_complete(plan, ledger):
         raise SweepFailed(_what_is_missing(plan, ledger, sweep_dir))
 
 
 def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
     """Select from what is measured so far and write selection.json and the report."""
-    config, plan, ledger = sweep_dir.config(), sweep_dir.plan(), Ledger(sweep_dir.ledger_path)
+    config, plan, ledger = sweep_dir.config(), sweep_dir.plan(), LedgerFile(sweep_dir.ledger_path)
     visits = ledger.visits()
     provenance = collect_provenance(plan.id, config.hardware, visits)
     dropped = policy_for(config).dropped(plan, ledger)
@@ -167,13 +167,13 @@ def _announce(console: Console, sweep_dir: SweepDir, ledger: Ledger, plan: Plan,
     )
 
 
-def _failures(ledger: Ledger) -> dict[str, str]:
+def _failures(ledger: LedgerView) -> dict[str, str]:
     """Arm id -> what kept a block of it from counting: the last failed visit, else the last void block."""
-    void = {block.arm_id: f"void: {block.void_reason}" for block in ledger.blocks() if block.void_reason}
+    void = {block.arm_id: f"void: {block.void_reason}" for block in ledger.void_blocks()}
     return void | {visit.arm_id: visit.error for visit in ledger.visits() if visit.error}
 
 
-def _what_is_missing(plan: Plan, ledger: Ledger, sweep_dir: SweepDir) -> str:
+def _what_is_missing(plan: Plan, ledger: LedgerView, sweep_dir: SweepDir) -> str:
     failures = _failures(ledger)
     reasons = [
         f"{arm.name}: {failures[arm.id]}"

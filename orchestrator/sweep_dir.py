@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from orchestrator.compose import load_yaml, to_yaml
 from orchestrator.config import Strict, SweepConfig
 from orchestrator.errors import ConfigError, SweepLocked
-from orchestrator.ledger import Ledger, key_of
+from orchestrator.ledger import Ledger, LedgerFile, key_of
 from orchestrator.plan import Plan
 from orchestrator.policies import policy_for
 from orchestrator.records import RequestRecord
@@ -130,7 +130,7 @@ def _sweeps(root: Path) -> list[SweepDir]:
 
 def _unfinished(root: Path, config: SweepConfig, plan: Plan) -> SweepDir | None:
     same = next((sweep for sweep in reversed(_sweeps(root)) if sweep.plan().id == plan.id), None)
-    return same if same and not policy_for(config).is_complete(plan, Ledger(same.ledger_path)) else None
+    return same if same and not policy_for(config).is_complete(plan, LedgerFile(same.ledger_path)) else None
 
 
 def _begin(root: Path, config: SweepConfig, plan: Plan) -> SweepDir:
@@ -148,7 +148,7 @@ def _take_over(newest: SweepDir, begun: SweepDir, plan: Plan) -> None:
     """Copy what still belongs to the plan; closing baselines are measured anew, since they close this sweep."""
     arms = {arm.id for arm in plan.arms}
     blocks = {block.id for block in plan.blocks}
-    earlier, ledger = Ledger(newest.ledger_path), Ledger(begun.ledger_path)
+    earlier, ledger = LedgerFile(newest.ledger_path), Ledger(begun.ledger_path)
     kept = [
         block
         for block in earlier.valid_blocks()

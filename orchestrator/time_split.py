@@ -1,6 +1,6 @@
 """Where a sweep's time went, from the ledger alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from orchestrator.config import Strict
 from orchestrator.records import BlockRecord, SessionRecord, VisitRecord
@@ -45,7 +45,7 @@ class TimeSplit(Strict):
 
 
 def time_split(
-    sessions: Sequence[SessionRecord], visits: Sequence[VisitRecord], blocks: Sequence[BlockRecord]
+    sessions: Sequence[SessionRecord], visits: Sequence[VisitRecord], blocks: Iterable[BlockRecord]
 ) -> TimeSplit:
     """Split the sweep's time, in node-seconds.
 

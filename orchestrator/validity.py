@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.display import arm_name
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import LedgerView
 from orchestrator.plan import Plan
 from orchestrator.records import BlockRecord
 
@@ -44,7 +44,7 @@ class Drift:
         return self.closing_tokens_per_s / self.opening_tokens_per_s - 1
 
 
-def void_blocks(plan: Plan, ledger: Ledger) -> list[VoidBlock]:
+def void_blocks(plan: Plan, ledger: LedgerView) -> list[VoidBlock]:
     arms, workloads = _arm_names(plan), _workload_names(plan)
     return [
         VoidBlock(
@@ -52,14 +52,13 @@ def void_blocks(plan: Plan, ledger: Ledger) -> list[VoidBlock]:
             workload=workloads.get(block.workload_id, block.workload_id),
             block_index=block.block_index,
             node=block.node,
-            reason=block.void_reason,
+            reason=block.void_reason or "",
         )
-        for block in ledger.blocks()
-        if block.void_reason is not None
+        for block in ledger.void_blocks()
     ]
 
 
-def failed_visits(plan: Plan, ledger: Ledger) -> list[FailedVisit]:
+def failed_visits(plan: Plan, ledger: LedgerView) -> list[FailedVisit]:
     arms = _arm_names(plan)
     return [
         FailedVisit(
@@ -70,7 +69,7 @@ def failed_visits(plan: Plan, ledger: Ledger) -> list[FailedVisit]:
     ]
 
 
-def baseline_drift(plan: Plan, ledger: Ledger) -> list[Drift]:
+def baseline_drift(plan: Plan, ledger: LedgerView) -> list[Drift]:
     """One entry a workload and node that has both ends; empty where the closing baseline was not measured."""
     ends: dict[tuple[str, str], dict[str, dict[str, BlockRecord]]] = defaultdict(lambda: {"opening": {}, "closing": {}})
     for block in ledger.valid_blocks():

@@ -16,7 +16,7 @@ from orchestrator.evidence import (
     gather,
     pooled_noise,
 )
-from orchestrator.ledger import Ledger, measurement_key
+from orchestrator.ledger import LedgerView, measurement_key
 from orchestrator.plan import Plan
 from orchestrator.predict import Prediction, Predictor
 from orchestrator.records import Arm, Visit
@@ -39,7 +39,7 @@ class Worth:
     The closing baseline changes nothing here: else a sweep that was settled might not be once it has closed.
     """
 
-    def __init__(self, plan: Plan, ledger: Ledger, search: Search, rules: SelectionRules) -> None:
+    def __init__(self, plan: Plan, ledger: LedgerView, search: Search, rules: SelectionRules) -> None:
         self._plan, self._ledger, self._search, self._rules = plan, ledger, search, rules
         blocks = [block for block in ledger.valid_blocks() if block.phase != "closing"]
         self.workloads = gather(plan, blocks)
