@@ -112,7 +112,15 @@ class RequestRecord(Strict):
     finish_reason: str | None = None
     output_sha256: str | None = None
     """Of the token ids where the server returns them, else of the text."""
+    output_token_ids: tuple[int, ...] | None = None
+    """None where the server does not return them, and for a request that failed."""
     error: str | None = None
+
+
+class RawRequest(RequestRecord):
+    """A line of raw/: a request, and the block it was sent for."""
+
+    block_id: str
 
 
 class BlockRecord(Strict):

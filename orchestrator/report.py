@@ -9,10 +9,12 @@ from markupsafe import Markup
 
 from orchestrator.display import headline, recommendation_scope
 from orchestrator.ledger import LedgerView
+from orchestrator.outputs import compare_outputs
 from orchestrator.plan import Plan
 from orchestrator.plots import Plot
 from orchestrator.report_view import build_view
 from orchestrator.selection import Selection
+from orchestrator.sweep_dir import SweepDir
 
 
 def write_report(
@@ -23,7 +25,8 @@ def write_report(
     Args:
         repeat_command: what the user types to run this sweep again; None points to config.yaml instead.
     """
-    view = build_view(selection, plan, ledger, repeat_command)
+    outputs = compare_outputs(plan, ledger.valid_blocks(), SweepDir(sweep_dir).read_raw)
+    view = build_view(selection, plan, ledger, outputs, repeat_command)
     paths = []
     for name in ("report.html", "report.md"):
         path = sweep_dir / name

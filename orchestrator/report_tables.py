@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from orchestrator.display import DASH, arm_name, duration, interval, is_best, milliseconds, number, percent
+from orchestrator.display import DASH, arm_name, duration, identical, interval, is_best, milliseconds, number, percent
 from orchestrator.ledger import LedgerView
+from orchestrator.outputs import OutputMatch
 from orchestrator.plan import Plan
 from orchestrator.plots import survival_arms
 from orchestrator.records import NodeInfo
@@ -51,7 +52,7 @@ def throughput_table(workload: WorkloadResult, has_prices: bool) -> TableView:
             interval(arm.speedup),
             number(arm.acceptance_length),
             percent(arm.acceptance_rate),
-            percent(arm.outputs_match_baseline),
+            identical(arm.outputs_match_baseline),
             *([number(arm.usd_per_million_output_tokens)] if has_prices else []),
             f"{arm.num_blocks:,}",
             f"{arm.num_requests:,}",
@@ -96,9 +97,39 @@ def survival_table(workload: WorkloadResult) -> TableView | None:
     return TableView(caption, headers, rows, _marked(arms, workload))
 
 
-def validity_tables(plan: Plan, ledger: LedgerView) -> list[TableView]:
-    tables = (_void_table(plan, ledger), _failed_table(plan, ledger), _drift_table(plan, ledger))
+def validity_tables(plan: Plan, ledger: LedgerView, outputs: Sequence[OutputMatch]) -> list[TableView]:
+    tables = (
+        _outputs_table(outputs),
+        _void_table(plan, ledger),
+        _failed_table(plan, ledger),
+        _drift_table(plan, ledger),
+    )
     return [table for table in tables if table.rows]
+
+
+def _outputs_table(outputs: Sequence[OutputMatch]) -> TableView:
+    """Where any output differs: those arms, and how well the baseline repeats itself there."""
+    workloads = {match.workload.id for match in outputs if match.num_different}
+    rows = [
+        (
+            arm_name(match.arm),
+            match.workload.name,
+            f"{match.num_prompts:,}",
+            f"{match.num_different:,}",
+            identical(match.identical_share),
+            number(match.first_position),
+            number(match.median_position),
+            match.reason or DASH,
+        )
+        for match in outputs
+        if match.num_different or (match.arm.is_baseline and match.workload.id in workloads)
+    ]
+    headers = (
+        *("Arm", "Workload", "Prompts", "Different", "Identical (%)"),
+        *("First difference at token, from 0", "In the median", "What can be known of the reason"),
+    )
+    caption = "Outputs against the opening baseline's at temperature 0; the baseline's own are its closing ones"
+    return _incidents(caption, headers, rows, frozenset({1, 7}))
 
 
 def _void_table(plan: Plan, ledger: LedgerView) -> TableView:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from orchestrator.display import DASH, DecisionRow, decision_row, duration, interval, percent
 from orchestrator.ledger import LedgerView
+from orchestrator.outputs import OutputMatch
 from orchestrator.plan import Plan
 from orchestrator.plots import Plot, concurrency_lines, concurrency_plot, survival_plot, throughput_plot
 from orchestrator.report_tables import (
@@ -49,6 +50,8 @@ class ReportView:
     workloads: Sequence[WorkloadView]
     concurrency: Sequence[ConcurrencyView]
     best_k: TableView | None
+    outputs_summary: str | None
+    """Whether the outputs equal the baseline's; None where nothing was measured that compares."""
     validity: Sequence[TableView]
     time: TableView
     split: TimeSplit
@@ -74,7 +77,13 @@ class ReportView:
         return [plot for group in groups for plot in group]
 
 
-def build_view(selection: Selection, plan: Plan, ledger: LedgerView, repeat_command: str | None = None) -> ReportView:
+def build_view(
+    selection: Selection,
+    plan: Plan,
+    ledger: LedgerView,
+    outputs: Sequence[OutputMatch],
+    repeat_command: str | None = None,
+) -> ReportView:
     prices = (arm.usd_per_million_output_tokens for workload in selection.workloads for arm in workload.arms)
     has_prices = any(price is not None for price in prices)
     workloads = [_workload_view(workload, has_prices) for workload in selection.workloads]
@@ -88,13 +97,29 @@ def build_view(selection: Selection, plan: Plan, ledger: LedgerView, repeat_comm
         workloads=workloads,
         concurrency=concurrency,
         best_k=_best_k_table(selection) if concurrency else None,
-        validity=validity_tables(plan, ledger),
+        outputs_summary=_outputs_summary(plan, outputs),
+        validity=validity_tables(plan, ledger, outputs),
         time=time_table(split),
         split=split,
         prompts=prompts_table(plan),
         provenance=provenance_table(selection.provenance, ledger),
         repeat_command=repeat_command,
         incidents=bool(void_blocks(plan, ledger) or failed_visits(plan, ledger)),
+    )
+
+
+def _outputs_summary(plan: Plan, outputs: Sequence[OutputMatch]) -> str | None:
+    if all(cell.temperature > 0 for cell in plan.workloads):
+        return "Outputs are sampled, at a temperature above 0, so they are not compared with the baseline's."
+    if not outputs:
+        return None
+    num_prompts, num_different = (
+        sum(numbers) for numbers in zip(*((match.num_prompts, match.num_different) for match in outputs), strict=True)
+    )
+    if not num_different:
+        return f"At temperature 0, all {num_prompts:,} outputs compared equal the opening baseline's."
+    return (
+        f"At temperature 0, {num_different:,} of {num_prompts:,} outputs compared differ from the opening baseline's."
     )
 
 

@@ -77,7 +77,7 @@ class Engine:
 
     def chunks(self, prompt: str, count: int) -> Iterator[list[int]]:
         """Tokens step by step: one from the prefill, then 1 + accepted a step, cut at `count`."""
-        ids, chance = token_ids(prompt, count), acceptance(prompt)
+        ids, chance = self.token_ids(prompt, count), acceptance(prompt)
         draw = random.Random(f"{self.k}:{prompt}")
         yield ids[:1]
         done = 1
@@ -88,6 +88,12 @@ class Engine:
                 self.per_pos[position] += 1
             yield ids[done : done + accepted + 1]
             done += accepted + 1
+
+    def token_ids(self, prompt: str, count: int) -> list[int]:
+        ids, at = token_ids(prompt, count), self.args.standin_differ_at
+        if at is None or not self.k or ids[0] % 2:
+            return ids
+        return ids[:at] + [token + 1 for token in ids[at:]]
 
     def metrics(self) -> str:
         accepted, per_draft = sum(self.per_pos), self.args.standin_tokens_per_draft or self.k
@@ -292,6 +298,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--standin-die-after", type=int, help="exit 1 on the completion after the Nth")
     parser.add_argument("--standin-short", action="store_true", help="half the tokens asked for")
     parser.add_argument("--standin-tokens-per-draft", type=int, help="counters claim this many drafted tokens a draft")
+    parser.add_argument("--standin-differ-at", type=int, help="drafts change half the answers from token N on")
     parser.add_argument("--standin-die-at-start", metavar="MESSAGE", help="a traceback like vLLM's, and exit 1")
     args, _ = parser.parse_known_args(argv)
     return args

@@ -30,7 +30,19 @@ HOMES = {
 """Library -> the only modules and packages that may import it."""
 
 # Plan + ledger -> decision: runs without a cluster, a network or a cloud.
-PURE_NAMES = ["config", "errors", "ids", "ledger", "metrics", "plan", "policy", "records", "select", "selection"]
+PURE_NAMES = [
+    "config",
+    "errors",
+    "ids",
+    "ledger",
+    "metrics",
+    "outputs",
+    "plan",
+    "policy",
+    "records",
+    "select",
+    "selection",
+]
 PURE_NAMES += ["suggest", "time_split", "validity"]
 PURE_NAMES += ["adaptive", "evidence", "policies", "predict", "step_time", "worth"]
 PURE = [f"orchestrator.{name}" for name in PURE_NAMES]

@@ -65,3 +65,23 @@ def test_recommendation_is_the_commands_unchanged(selection: Selection) -> None:
 
 def test_no_recommendation_points_to_the_reasons(selection: Selection) -> None:
     assert "reasons" in recommendation_text(selection.model_copy(update={"recommendation": None}))
+
+
+def test_outputs_that_differ_are_named_and_identical_ones_take_no_line(selection: Selection) -> None:
+    different = rendered(verdict_table(selection), 100)
+    assert "Outputs differ from the baseline's: dflash-k1 on code@c1 (3.10 %)" in different
+    assert "20 more; the report says where" in different.replace("\n", "")
+
+    equal = rendered(verdict_table(with_matching(selection, 1.0)), 100)
+    sampled = rendered(verdict_table(with_matching(selection, None)), 100)
+    assert "Outputs" not in equal + sampled
+
+
+def with_matching(selection: Selection, share: float | None) -> Selection:
+    workloads = tuple(
+        workload.model_copy(
+            update={"arms": tuple(arm.model_copy(update={"outputs_match_baseline": share}) for arm in workload.arms)}
+        )
+        for workload in selection.workloads
+    )
+    return selection.model_copy(update={"workloads": workloads})
