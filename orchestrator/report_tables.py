@@ -117,8 +117,8 @@ def _outputs_table(outputs: Sequence[OutputMatch]) -> TableView:
             f"{match.num_prompts:,}",
             f"{match.num_different:,}",
             identical(match.identical_share),
-            number(match.first_position),
-            number(match.median_position),
+            _position(match.first_position),
+            _position(match.median_position),
             match.reason or DASH,
         )
         for match in outputs
@@ -130,6 +130,10 @@ def _outputs_table(outputs: Sequence[OutputMatch]) -> TableView:
     )
     caption = "Outputs against the opening baseline's at temperature 0; the baseline's own are its closing ones"
     return _incidents(caption, headers, rows, frozenset({1, 7}))
+
+
+def _position(token: float | None) -> str:
+    return DASH if token is None else f"{token:g}"
 
 
 def _void_table(plan: Plan, ledger: LedgerView) -> TableView:

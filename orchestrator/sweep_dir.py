@@ -78,7 +78,7 @@ class SweepDir:
             try:
                 for number, line in enumerate(file, start=1):
                     yield _raw_request(line, f"{path}:{number}")
-            except EOFError:
+            except (EOFError, gzip.BadGzipFile):
                 return
 
     def write_server_log(self, name: str, text: str) -> None:

@@ -3,11 +3,18 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.display import arm_name
 from orchestrator.ledger import LedgerView
 from orchestrator.plan import Plan
-from orchestrator.records import BlockRecord
+
+
+class _Work(NamedTuple):
+    """All that is kept of a block: there may be a great many."""
+
+    output_tokens: int
+    wall_s: float
 
 
 @dataclass(frozen=True)
@@ -71,10 +78,11 @@ def failed_visits(plan: Plan, ledger: LedgerView) -> list[FailedVisit]:
 
 def baseline_drift(plan: Plan, ledger: LedgerView) -> list[Drift]:
     """One entry a workload and node that has both ends; empty where the closing baseline was not measured."""
-    ends: dict[tuple[str, str], dict[str, dict[str, BlockRecord]]] = defaultdict(lambda: {"opening": {}, "closing": {}})
+    ends: dict[tuple[str, str], dict[str, dict[str, _Work]]] = defaultdict(lambda: {"opening": {}, "closing": {}})
     for block in ledger.valid_blocks():
         if block.phase != "arm":
-            ends[block.workload_id, block.node][block.phase][block.block_id] = block
+            work = _Work(block.output_tokens, block.wall_s)
+            ends[block.workload_id, block.node][block.phase][block.block_id] = work
     names = _workload_names(plan)
     drifts = []
     for (workload_id, node), phases in ends.items():
@@ -86,7 +94,7 @@ def baseline_drift(plan: Plan, ledger: LedgerView) -> list[Drift]:
     return drifts
 
 
-def _tokens_per_s(blocks: Sequence[BlockRecord]) -> float:
+def _tokens_per_s(blocks: Sequence[_Work]) -> float:
     return sum(block.output_tokens for block in blocks) / sum(block.wall_s for block in blocks)
 
 
