@@ -37,9 +37,22 @@ PROMPT_WORDS = 60
 
 @dataclass(frozen=True)
 class Cost:
-    seconds: float
-    peak_mb: float
     what: str
+    wall_s: float
+    cpu_s: float
+    """Of this process: on a machine that others use too, wall_s holds them as well."""
+    peak_mb: float
+
+
+class Clock:
+    """Runs from when it is made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def cost(self, what: str) -> Cost:
+        wall_s, cpu_s = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return Cost(what, wall_s, cpu_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def main() -> None:
@@ -50,37 +63,33 @@ def main() -> None:
     console = Console(soft_wrap=True, highlight=False)
     with tempfile.TemporaryDirectory(prefix="specsweep-scale-") as folder:
         ledger = Path(folder) / "ledger.jsonl"
-        write_ledger(ledger, plan_for(options.blocks), options.lines)
+        # A process begins with its parent's largest resident set, so this one makes nothing large itself.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as processes:
+            processes.submit(write_ledger, ledger, options.blocks, options.lines).result()
             for work in (measure_planning, measure_reading, measure_selecting):
                 cost = processes.submit(work, options.blocks, ledger).result()
-                console.print(f"{cost.what}: {cost.seconds:.1f} s, {cost.peak_mb:,.0f} MB")
+                console.print(f"{cost.what}: {cost.wall_s:.1f} s ({cost.cpu_s:.1f} s CPU), {cost.peak_mb:,.0f} MB")
 
 
 def measure_planning(num_blocks: int, _: Path) -> Cost:
     config, prompts = configuration(num_blocks)
-    begun = time.perf_counter()
+    clock = Clock()
     plan = plan_sweep(config, prompts)
-    return _cost(begun, f"planning {len(plan.blocks):,} blocks")
+    return clock.cost(f"planning {len(plan.blocks):,} blocks")
 
 
 def measure_reading(_: int, ledger: Path) -> Cost:
-    begun = time.perf_counter()
+    clock = Clock()
     num_blocks = sum(1 for _ in LedgerFile(ledger).valid_blocks())
-    return _cost(begun, f"reading a ledger of {num_blocks:,} blocks")
+    return clock.cost(f"reading a ledger of {num_blocks:,} blocks")
 
 
 def measure_selecting(num_blocks: int, ledger: Path) -> Cost:
     plan = plan_for(num_blocks)
-    begun = time.perf_counter()
+    clock = Clock()
     blocks = LedgerFile(ledger).valid_blocks()
     workloads = select_workloads(plan, blocks, SelectionRules(), usd_per_hour=None, failures={})
-    return _cost(begun, f"selecting on {len(workloads)} workloads from {len(blocks):,} blocks")
-
-
-def _cost(begun: float, what: str) -> Cost:
-    seconds = time.perf_counter() - begun
-    return Cost(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, what)
+    return clock.cost(f"selecting on {len(workloads)} workloads from {len(blocks):,} blocks")
 
 
 def plan_for(num_blocks: int) -> Plan:
@@ -112,9 +121,9 @@ def _prompts(name: str, count: int) -> PromptSet:
     return PromptSet(prompts=prompts, num_read=count, num_too_long=0)
 
 
-def write_ledger(path: Path, plan: Plan, num_lines: int) -> None:
+def write_ledger(path: Path, num_blocks: int, num_lines: int) -> None:
     """Opening baseline, arm by arm, closing baseline, cut at `num_lines`."""
-    draw = random.Random(0)
+    plan, draw = plan_for(num_blocks), random.Random(0)
     with path.open("w") as file:
         for record in islice(_records(plan, draw), num_lines):
             file.write(record.model_dump_json() + "\n")
