@@ -112,8 +112,8 @@ def _outputs_table(outputs: Sequence[OutputMatch]) -> TableView:
     workloads = {match.workload.id for match in outputs if match.num_different}
     rows = [
         (
-            arm_name(match.arm),
             match.workload.name,
+            arm_name(match.arm),
             f"{match.num_prompts:,}",
             f"{match.num_different:,}",
             identical(match.identical_share),
@@ -125,10 +125,10 @@ def _outputs_table(outputs: Sequence[OutputMatch]) -> TableView:
         if match.num_different or (match.arm.is_baseline and match.workload.id in workloads)
     ]
     headers = (
-        *("Arm", "Workload", "Prompts", "Different", "Identical (%)"),
-        *("First difference at token, from 0", "In the median", "What can be known of the reason"),
+        *("Workload", "Arm", "Prompts", "Different", "Identical (%)"),
+        *("First different token", "Its median", "Reason, as far as known"),
     )
-    caption = "Outputs against the opening baseline's at temperature 0; the baseline's own are its closing ones"
+    caption = "Outputs against the opening baseline's (the baseline: its closing ones); tokens count from 0"
     return _incidents(caption, headers, rows, frozenset({1, 7}))
 
 

@@ -117,8 +117,8 @@ def _outputs_summary(plan: Plan, outputs: Sequence[OutputMatch]) -> str | None:
         sum(numbers) for numbers in zip(*((match.num_prompts, match.num_different) for match in outputs), strict=True)
     )
     if not num_different:
-        return f"At temperature 0 all {num_prompts:,} outputs compared equal the opening baseline's."
-    return f"At temperature 0 {num_different:,} of {num_prompts:,} outputs compared differ from the opening baseline's."
+        return f"All {num_prompts:,} outputs compared at temperature 0 equal the opening baseline's."
+    return f"{num_different:,} of {num_prompts:,} outputs compared at temperature 0 differ from the opening baseline's."
 
 
 def slug(text: str) -> str:

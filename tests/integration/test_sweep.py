@@ -113,7 +113,7 @@ def test_every_output_is_kept_as_token_ids_and_said_to_equal_the_baselines(good:
     requests = [request for visit in visits for request in good.sweep.read_raw(visit.visit_id)]
     assert {len(request.output_token_ids or ()) for request in requests} == {24}
     num_compared = 3 * 2 * 4 * (2 + 4)  # two arms and the closing baseline
-    said = f"At temperature 0 all {num_compared} outputs compared equal the opening baseline's."
+    said = f"All {num_compared} outputs compared at temperature 0 equal the opening baseline's."
     assert said in (good.sweep.path / "report.md").read_text()
     assert "Outputs differ" not in good.ended.stdout
 

@@ -151,7 +151,7 @@ def test_void_blocks_failed_visits_and_drift_are_named(report: Written) -> None:
 
 def test_identical_outputs_take_one_line(report: Written) -> None:
     for text in (report.html, report.markdown):
-        assert "outputs compared equal the opening baseline" in text
+        assert "outputs compared at temperature 0 equal the opening baseline" in text
         assert "Outputs against" not in text
 
 
@@ -170,10 +170,10 @@ def test_outputs_that_differ_are_counted_with_the_reason_as_far_as_known(
 
     markdown = write(tmp_path, selection, plan, Ledger(path)).markdown
 
-    assert "At temperature 0 4 of 960 outputs compared differ from the opening baseline's." in markdown
-    assert f"| baseline | code@c1 | 32 | 0 | 100 | {DASH} | {DASH} | {DASH} |" in markdown
-    assert f"| dflash-k3 | code@c1 | 32 | 4 | 87.5 | {DASH} | {DASH} | rounding of nearly equal logits" in markdown
-    assert "| dflash-k3 | math@c1 | 32 |" not in markdown
+    assert "4 of 960 outputs compared at temperature 0 differ from the opening baseline's." in markdown
+    assert f"| code@c1 | baseline | 32 | 0 | 100 | {DASH} | {DASH} | {DASH} |" in markdown
+    assert f"| code@c1 | dflash-k3 | 32 | 4 | 87.5 | {DASH} | {DASH} | rounding of nearly equal logits" in markdown
+    assert "| math@c1 | dflash-k3 | 32 |" not in markdown
 
 
 def test_a_share_below_the_whole_never_reads_100() -> None:
