@@ -12,7 +12,7 @@ from pydantic import PrivateAttr
 
 from orchestrator.budget import Budget
 from orchestrator.config import Search, SelectionRules, Strict
-from orchestrator.ledger import Ledger, measurement_key
+from orchestrator.ledger import LedgerView, measurement_key
 from orchestrator.plan import Plan
 from orchestrator.policy import make_visit, num_first
 from orchestrator.records import Arm, Block, Phase, Visit
@@ -29,11 +29,11 @@ class Adaptive(Strict):
     search: Search
     rules: SelectionRules
     budget: Budget
-    _latest: tuple[Ledger, int, Worth] | None = PrivateAttr(default=None)
+    _latest: tuple[LedgerView, int, Worth] | None = PrivateAttr(default=None)
     """An idle node asks again and again while others measure: the answer changes only with the ledger."""
 
     def next_visit(
-        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], running: Collection[str], node: str
+        self, plan: Plan, ledger: LedgerView, started: Sequence[Visit], running: Collection[str], node: str
     ) -> Visit | None:
         """As `policy.Grid.next_visit`; an arm comes back where it is worth measuring further."""
         session = _Session(plan, ledger, started, node, self.search.max_attempts)
@@ -49,7 +49,7 @@ class Adaptive(Strict):
             return None
         return session.visit(plan.baseline, "closing", closing_blocks(plan, ledger, node))
 
-    def is_complete(self, plan: Plan, ledger: Ledger) -> bool:
+    def is_complete(self, plan: Plan, ledger: LedgerView) -> bool:
         """Whether nothing is worth measuring, or affordable, any more, and every node that measured has closed."""
         phase = "arm" if len(plan.arms) > 1 else "opening"
         nodes = {block.node for block in ledger.valid_blocks() if block.phase == phase}
@@ -63,11 +63,11 @@ class Adaptive(Strict):
             )
         )
 
-    def dropped(self, plan: Plan, ledger: Ledger) -> dict[tuple[str, str], str]:
+    def dropped(self, plan: Plan, ledger: LedgerView) -> dict[tuple[str, str], str]:
         """(arm id, workload id) -> why the arm is not measured (further) there."""
         return self._worth(plan, ledger).dropped()
 
-    def affords(self, plan: Plan, ledger: Ledger, visits: Sequence[Visit]) -> bool:
+    def affords(self, plan: Plan, ledger: LedgerView, visits: Sequence[Visit]) -> bool:
         """Whether the budget takes `visits` and the closing baselines they ask for."""
         return self.budget.affords(plan, ledger, visits, self._worth(plan, ledger).visit_s)
 
@@ -90,7 +90,7 @@ class Adaptive(Strict):
                 return (arm, wanted) if self.affords(session.plan, session.ledger, visits) else None
         return None
 
-    def _worth(self, plan: Plan, ledger: Ledger) -> Worth:
+    def _worth(self, plan: Plan, ledger: LedgerView) -> Worth:
         if not self._latest or self._latest[0] is not ledger or self._latest[1] != ledger.num_records:
             self._latest = (ledger, ledger.num_records, Worth(plan, ledger, self.search, self.rules))
         return self._latest[2]
@@ -109,7 +109,7 @@ class _Session:
     """What is missing on a node, and how often it was tried in this session."""
 
     plan: Plan
-    ledger: Ledger
+    ledger: LedgerView
     started: Sequence[Visit]
     node: str
     max_attempts: int
@@ -147,7 +147,7 @@ class _Session:
         )
 
 
-def closing_blocks(plan: Plan, ledger: Ledger, node: str) -> Wanted:
+def closing_blocks(plan: Plan, ledger: LedgerView, node: str) -> Wanted:
     """The blocks that arms measured on `node`; of a plan without arms, those of the opening baseline."""
     phases = ("arm", "confirm") if len(plan.arms) > 1 else ("opening",)
     wanted: dict[str, int] = {}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from statistics import median
 
 from orchestrator.config import Strict, SweepConfig
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import LedgerView
 from orchestrator.plan import Plan
 from orchestrator.records import Arm, Visit
 
@@ -34,7 +34,7 @@ class Budget(Strict):
     def is_limited(self) -> bool:
         return self.max_blocks is not None or self.max_node_hours is not None
 
-    def affords(self, plan: Plan, ledger: Ledger, visits: Sequence[Visit], visit_s: VisitSeconds) -> bool:
+    def affords(self, plan: Plan, ledger: LedgerView, visits: Sequence[Visit], visit_s: VisitSeconds) -> bool:
         """Whether `visits` and the closing baselines they ask for may be made after what `ledger` has spent."""
         if not self.is_limited:
             return True
@@ -50,13 +50,13 @@ class Budget(Strict):
         return self.max_node_hours is None or seconds <= 3600 * self.max_node_hours
 
 
-def server_start_s(ledger: Ledger) -> float:
+def server_start_s(ledger: LedgerView) -> float:
     """Seconds of a visit besides its blocks: start, warm-up and stop."""
     overheads = [v.wall_s - v.blocks_s for v in ledger.visits() if v.error is None and v.phase != "closing"]
     return median(overheads) if overheads else SERVER_START_S
 
 
-def _closing(ledger: Ledger, ahead: Sequence[Visit]) -> dict[str, set[str]]:
+def _closing(ledger: LedgerView, ahead: Sequence[Visit]) -> dict[str, set[str]]:
     """Node -> ids of the blocks of its closing baseline, once `ahead` is measured."""
     closing: dict[str, set[str]] = {}
     for block in ledger.valid_blocks():

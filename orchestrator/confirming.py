@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from orchestrator.config import SweepConfig
 from orchestrator.decide import decide
-from orchestrator.ledger import Ledger, measurement_key
+from orchestrator.ledger import LedgerView, measurement_key
 from orchestrator.mix import mixed_workloads, traffic_of
 from orchestrator.plan import Plan
 from orchestrator.policy import Policy, make_visit, num_first
@@ -19,10 +19,10 @@ class Confirming:
 
     def __init__(self, search: Policy, config: SweepConfig) -> None:
         self._search, self._config = search, config
-        self._latest: tuple[Ledger, int, list[Arm]] | None = None
+        self._latest: tuple[LedgerView, int, list[Arm]] | None = None
 
     def next_visit(
-        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], running: Collection[str], node: str
+        self, plan: Plan, ledger: LedgerView, started: Sequence[Visit], running: Collection[str], node: str
     ) -> Visit | None:
         """As `policy.Grid.next_visit`."""
         visit = self._search.next_visit(plan, ledger, started, running, node)
@@ -36,7 +36,7 @@ class Confirming:
                 return confirming
         return visit
 
-    def is_complete(self, plan: Plan, ledger: Ledger) -> bool:
+    def is_complete(self, plan: Plan, ledger: LedgerView) -> bool:
         """Whether the search is done, and every setting that it recommends was measured again or cannot be paid for."""
         return self._search.is_complete(plan, ledger) and not any(
             self.affords(plan, ledger, [make_visit(plan, arm, "confirm", "", 1, missing)])
@@ -44,10 +44,10 @@ class Confirming:
             if (missing := self._missing(plan, ledger, arm, "confirm", ""))
         )
 
-    def dropped(self, plan: Plan, ledger: Ledger) -> dict[tuple[str, str], str]:
+    def dropped(self, plan: Plan, ledger: LedgerView) -> dict[tuple[str, str], str]:
         return self._search.dropped(plan, ledger)
 
-    def affords(self, plan: Plan, ledger: Ledger, visits: Sequence[Visit]) -> bool:
+    def affords(self, plan: Plan, ledger: LedgerView, visits: Sequence[Visit]) -> bool:
         return self._search.affords(plan, ledger, visits)
 
     def max_arms(self, plan: Plan) -> int:
@@ -57,7 +57,7 @@ class Confirming:
     def may_stop_early(self) -> bool:
         return self._search.may_stop_early
 
-    def _due(self, plan: Plan, ledger: Ledger) -> list[Arm]:
+    def _due(self, plan: Plan, ledger: LedgerView) -> list[Arm]:
         """The settings that would be recommended now; found again only once the ledger has grown."""
         if not self._latest or self._latest[0] is not ledger or self._latest[1] != ledger.num_records:
             settings = decide(self._config, plan, ledger.valid_blocks()).settings
@@ -65,7 +65,7 @@ class Confirming:
         return self._latest[2]
 
     def _visit(
-        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], running: Collection[str], arm: Arm, node: str
+        self, plan: Plan, ledger: LedgerView, started: Sequence[Visit], running: Collection[str], arm: Arm, node: str
     ) -> Visit | None:
         """The arm's confirmation on `node`, or first what the opening baseline lacks there for it."""
         same = [visit for visit in started if visit.arm.id == arm.id and visit.phase == "confirm"]
@@ -81,7 +81,7 @@ class Confirming:
         is_tried = len(same) >= self._config.search.max_attempts
         return visit if not is_tried and self.affords(plan, ledger, [visit]) else None
 
-    def _missing(self, plan: Plan, ledger: Ledger, arm: Arm, phase: Phase, node: str) -> list[Block]:
+    def _missing(self, plan: Plan, ledger: LedgerView, arm: Arm, phase: Phase, node: str) -> list[Block]:
         """Of the first blocks of every workload that the traffic mix has a share of."""
         mixed = {cell.id for cell in mixed_workloads(plan, traffic_of(self._config.workload))}
         number = num_first(self._config.search, self._config.selection)

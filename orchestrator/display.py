@@ -53,6 +53,11 @@ def percent(share: float | None) -> str:
     return f"{value:.2f}" if 0 < abs(value) < 1 else number(value)
 
 
+def identical(share: float | None) -> str:
+    """As `percent`, but what is not the whole never reads 100."""
+    return ">99.9" if share is not None and 0.9995 <= share < 1 else percent(share)
+
+
 def milliseconds(seconds: float | None) -> str:
     return DASH if seconds is None else number(1000 * seconds)
 

@@ -8,13 +8,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import exp, log, sqrt
-from pathlib import Path
 from statistics import fmean, stdev
 
 from scipy import stats
 
 from orchestrator.config import Hardware
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Judge
 from orchestrator.plan import Plan
 from orchestrator.records import BlockRecord, VisitRecord
 
@@ -27,9 +26,9 @@ Openings = Mapping[str, Mapping[str, float]]
 """Node -> block id -> ln(output tokens/s) of the opening baseline."""
 
 
-def judged_ledger(path: Path, plan: Plan, hardware: Hardware) -> Ledger:
-    """The ledger at `path`, without what slow nodes measured."""
-    return Ledger(path, judge=partial(set_aside, plan, hardware))
+def judge(plan: Plan, hardware: Hardware) -> Judge:
+    """What sets slow nodes aside in a ledger of this plan."""
+    return partial(set_aside, plan, hardware)
 
 
 def set_aside(

@@ -18,7 +18,7 @@ from orchestrator.budget import Budget, server_start_s
 from orchestrator.compare import compare_cells
 from orchestrator.config import SelectionRules
 from orchestrator.ids import canonical_json, content_id
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import LedgerView
 from orchestrator.measured import fold
 from orchestrator.plan import Plan
 from orchestrator.policy import WholeArms, is_closed, measuring_nodes, missing_blocks
@@ -39,12 +39,12 @@ class OptunaSearch(WholeArms):
     budget: Budget
     rules: SelectionRules
 
-    def is_complete(self, plan: Plan, ledger: Ledger) -> bool:
+    def is_complete(self, plan: Plan, ledger: LedgerView) -> bool:
         """Whether what was proposed is measured, nothing more is due or affordable, and every node has closed."""
         is_due = any(self._next_arm(plan, ledger, (), (), node) for node in measuring_nodes(ledger))
         return is_closed(plan, ledger) and not is_due
 
-    def dropped(self, plan: Plan, ledger: Ledger) -> dict[tuple[str, str], str]:
+    def dropped(self, plan: Plan, ledger: LedgerView) -> dict[tuple[str, str], str]:
         """(arm id, workload id) of the arms that were not proposed."""
         proposed = {arm.id for arm in _begun(plan, ledger)}
         left_out = [arm.id for arm in plan.arms[1:] if arm.id not in proposed]
@@ -54,7 +54,7 @@ class OptunaSearch(WholeArms):
         """The proposals; of a smaller plan, all arms."""
         return min(self.num_proposals, len(plan.arms) - 1)
 
-    def _arms(self, plan: Plan, ledger: Ledger, under_way: Collection[str]) -> Iterator[Arm]:
+    def _arms(self, plan: Plan, ledger: LedgerView, under_way: Collection[str]) -> Iterator[Arm]:
         begun = _begun(plan, ledger)
         yield from begun
         proposed = {arm.id for arm in begun} | set(under_way)
@@ -65,11 +65,11 @@ class OptunaSearch(WholeArms):
     def may_stop_early(self) -> bool:
         return self.budget.is_limited
 
-    def affords(self, plan: Plan, ledger: Ledger, visits: Sequence[Visit]) -> bool:
+    def affords(self, plan: Plan, ledger: LedgerView, visits: Sequence[Visit]) -> bool:
         """Whether the budget takes `visits` and the closing baselines they ask for."""
         return self.budget.affords(plan, ledger, visits, lambda arm, block_ids: _visit_s(plan, ledger, block_ids))
 
-    def _propose(self, plan: Plan, ledger: Ledger, begun: Sequence[Arm], under_way: Collection[str]) -> Arm:
+    def _propose(self, plan: Plan, ledger: LedgerView, begun: Sequence[Arm], under_way: Collection[str]) -> Arm:
         """The arm that the sampler asks for; where that one was proposed before, the nearest that was not."""
         axes = _axes(plan)
         distributions = {axis.key: axis.distribution for axis in axes}
@@ -89,7 +89,7 @@ class OptunaSearch(WholeArms):
         free = [arm for arm in plan.arms[1:] if arm.id not in taken]
         return min(free, key=lambda arm: _distance(axes, _point(axes, arm), wanted))
 
-    def _log_gains(self, plan: Plan, ledger: Ledger) -> dict[str, float]:
+    def _log_gains(self, plan: Plan, ledger: LedgerView) -> dict[str, float]:
         """Arm id -> mean over workloads of ln(gain), in pairs as the selection compares; only arms with all of them."""
         cells = fold(ledger.valid_blocks(), self.rules).cells
         estimates = compare_cells(plan, cells, self.rules).estimates
@@ -159,14 +159,14 @@ def _trial(point: Point, distributions: dict[str, BaseDistribution], value: floa
     return create_trial(state=state, value=value, params=dict(point), distributions=distributions)
 
 
-def _begun(plan: Plan, ledger: Ledger) -> list[Arm]:
+def _begun(plan: Plan, ledger: LedgerView) -> list[Arm]:
     """The arms that the ledger knows, those with a block first, in the order in which they were begun."""
     records: list[BlockRecord | VisitRecord] = [*ledger.blocks(), *ledger.visits()]
     begun = dict.fromkeys(record.arm_id for record in records if record.phase == "arm")
     return [plan.arm(arm_id) for arm_id in begun]
 
 
-def _visit_s(plan: Plan, ledger: Ledger, block_ids: Collection[str]) -> float:
+def _visit_s(plan: Plan, ledger: LedgerView, block_ids: Collection[str]) -> float:
     """What a visit takes, supposing blocks last as long as those measured so far."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     for block in ledger.valid_blocks():

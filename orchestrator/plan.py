@@ -2,13 +2,16 @@
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Literal
 
 from orchestrator.config import Strict, SweepConfig
 from orchestrator.errors import ConfigError, PromptsUnavailable
-from orchestrator.ids import content_id
+from orchestrator.ids import canonical_id, canonical_json, content_id
 from orchestrator.records import Arm, Block, Prompt, ServerSpec, WorkloadCell
 
 MIN_MAX_NUM_SEQS = 16
@@ -50,7 +53,25 @@ class Plan(Strict):
         return next(arm for arm in self.arms if arm.id == arm_id)
 
     def blocks_of(self, workload_id: str) -> tuple[Block, ...]:
-        return tuple(block for block in self.blocks if block.workload_id == workload_id)
+        return tuple(self._blocks_by_workload.get(workload_id, ()))
+
+    @cached_property
+    def _blocks_by_workload(self) -> Mapping[str, list[Block]]:
+        found: defaultdict[str, list[Block]] = defaultdict(list)
+        for block in self.blocks:
+            found[block.workload_id].append(block)
+        return found
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A dataset's prompts as blocks are cut from them. Made once a dataset: every workload of it takes the same."""
+
+    prompts: PromptSet
+    order: list[int]
+    """Positions in `prompts`, drawn from the seed."""
+    messages: list[str]
+    """Canonical JSON of each prompt's messages, in the order of `prompts`."""
 
 
 def plan_sweep(config: SweepConfig, prompts: Mapping[str, PromptSet]) -> Plan:
@@ -61,9 +82,10 @@ def plan_sweep(config: SweepConfig, prompts: Mapping[str, PromptSet]) -> Plan:
         PromptsUnavailable: a dataset has fewer usable prompts than its blocks need.
     """
     arms = _arms(config)
-    workloads = tuple(_with_warmup(config, cell, prompts[cell.dataset]) for cell in _workloads(config))
-    blocks = tuple(block for cell in workloads for block in _blocks(config, cell, prompts[cell.dataset]))
-    counts = {name: _count(prompts[name]) for name in config.datasets}
+    drawn = {name: _draw(config, name, prompts[name]) for name in config.datasets}
+    workloads = tuple(_with_warmup(cell, drawn[cell.dataset]) for cell in _workloads(config))
+    blocks = tuple(block for cell in workloads for block in _blocks(config, cell, drawn[cell.dataset]))
+    counts = {name: _count(drawn[name]) for name in config.datasets}
     identity = [config.name, [arm.id for arm in arms], [block.id for block in blocks]]
     return Plan(
         id=content_id(identity), name=config.name, arms=arms, workloads=workloads, blocks=blocks, prompts=counts
@@ -198,9 +220,16 @@ def _workload(config: SweepConfig, dataset: str, concurrency: int) -> WorkloadCe
     return hashed.model_copy(update={"id": content_id(hashed), "name": f"{dataset}@c{concurrency}"})
 
 
-def _blocks(config: SweepConfig, cell: WorkloadCell, prompts: PromptSet) -> Sequence[Block]:
-    """Disjoint slices of the prompts in an order drawn from the seed; the same for every arm."""
-    size = config.workload.block_len(cell.max_concurrency)
+def _draw(config: SweepConfig, dataset: str, prompts: PromptSet) -> _Drawn:
+    order = list(range(len(prompts.prompts)))
+    random.Random(f"{config.seed}/{dataset}").shuffle(order)
+    messages = [canonical_json([message.model_dump() for message in prompt.messages]) for prompt in prompts.prompts]
+    return _Drawn(prompts=prompts, order=order, messages=messages)
+
+
+def _blocks(config: SweepConfig, cell: WorkloadCell, drawn: _Drawn) -> list[Block]:
+    """Disjoint slices of the prompts in the order drawn; the same for every arm."""
+    prompts, size = drawn.prompts, config.workload.block_len(cell.max_concurrency)
     needed = size * config.workload.num_blocks
     if len(prompts.prompts) < needed:
         raise PromptsUnavailable(
@@ -210,35 +239,33 @@ def _blocks(config: SweepConfig, cell: WorkloadCell, prompts: PromptSet) -> Sequ
             f"({config.workload.num_blocks} blocks of {size}); lower workload.num_blocks or "
             "workload.prompts_per_block, shorten workload.output_len, or give more prompts"
         )
-    order = _prompt_order(config, cell.dataset, prompts)
     return [
-        _block(cell, index, tuple(order[index * size : (index + 1) * size]), prompts)
+        _block(cell, index, tuple(drawn.order[index * size : (index + 1) * size]), drawn)
         for index in range(config.workload.num_blocks)
     ]
 
 
-def _prompt_order(config: SweepConfig, dataset: str, prompts: PromptSet) -> list[int]:
-    order = list(range(len(prompts.prompts)))
-    random.Random(f"{config.seed}/{dataset}").shuffle(order)
-    return order
-
-
-def _with_warmup(config: SweepConfig, cell: WorkloadCell, prompts: PromptSet) -> WorkloadCell:
+def _with_warmup(cell: WorkloadCell, drawn: _Drawn) -> WorkloadCell:
     """Warm-up takes the prompts at the far end of the order: unmeasured ones wherever there are enough."""
-    far_end = _prompt_order(config, cell.dataset, prompts)[-cell.max_concurrency :]
-    return cell.model_copy(update={"warmup_prompt_indices": tuple(far_end)})
+    return cell.model_copy(update={"warmup_prompt_indices": tuple(drawn.order[-cell.max_concurrency :])})
 
 
-def _block(cell: WorkloadCell, index: int, prompt_indices: tuple[int, ...], prompts: PromptSet) -> Block:
-    content = [[message.model_dump() for message in prompts.prompts[i].messages] for i in prompt_indices]
-    return Block(id=content_id([cell.id, content]), workload_id=cell.id, index=index, prompt_indices=prompt_indices)
+def _block(cell: WorkloadCell, index: int, prompt_indices: tuple[int, ...], drawn: _Drawn) -> Block:
+    """Its id is that of [workload id, messages of each prompt]."""
+    content = _json_list(drawn.messages[i] for i in prompt_indices)
+    block_id = canonical_id(_json_list([canonical_json(cell.id), content]))
+    return Block(id=block_id, workload_id=cell.id, index=index, prompt_indices=prompt_indices)
 
 
-def _count(prompts: PromptSet) -> PromptCount:
-    content = [[message.model_dump() for message in prompt.messages] for prompt in prompts.prompts]
+def _count(drawn: _Drawn) -> PromptCount:
     return PromptCount(
-        num_read=prompts.num_read,
-        num_too_long=prompts.num_too_long,
-        num_usable=len(prompts.prompts),
-        content_id=content_id(content),
+        num_read=drawn.prompts.num_read,
+        num_too_long=drawn.prompts.num_too_long,
+        num_usable=len(drawn.prompts.prompts),
+        content_id=canonical_id(_json_list(drawn.messages)),
     )
+
+
+def _json_list(items: Iterable[str]) -> str:
+    """The canonical JSON of a list, from that of its items."""
+    return f"[{','.join(items)}]"

@@ -2,12 +2,13 @@
 
 import random
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from orchestrator.config import Search, SelectionRules, Strict
 from orchestrator.ids import content_id
-from orchestrator.ledger import Ledger, measurement_key
+from orchestrator.ledger import LedgerView, measurement_key
 from orchestrator.plan import Plan
 from orchestrator.records import Arm, Block, Phase, Visit
 
@@ -16,20 +17,20 @@ class Policy(Protocol):
     """Decides from plan and ledger alone, so that a sweep can go on from them at any time."""
 
     def next_visit(
-        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], running: Collection[str], node: str
+        self, plan: Plan, ledger: LedgerView, started: Sequence[Visit], running: Collection[str], node: str
     ) -> Visit | None:
         """The next visit for the idle `node`; see `Grid.next_visit`."""
         ...
 
-    def is_complete(self, plan: Plan, ledger: Ledger) -> bool:
+    def is_complete(self, plan: Plan, ledger: LedgerView) -> bool:
         """Whether nothing is left to measure."""
         ...
 
-    def dropped(self, plan: Plan, ledger: Ledger) -> dict[tuple[str, str], str]:
+    def dropped(self, plan: Plan, ledger: LedgerView) -> dict[tuple[str, str], str]:
         """(arm id, workload id) -> why the arm is not measured (further) there, where that was decided."""
         ...
 
-    def affords(self, plan: Plan, ledger: Ledger, visits: Sequence[Visit]) -> bool:
+    def affords(self, plan: Plan, ledger: LedgerView, visits: Sequence[Visit]) -> bool:
         """Whether the budget takes `visits` and the closing baselines they ask for."""
         ...
 
@@ -56,15 +57,15 @@ class WholeArms(Strict):
         return False
 
     @abstractmethod
-    def _arms(self, plan: Plan, ledger: Ledger, under_way: Collection[str]) -> Iterable[Arm]:
+    def _arms(self, plan: Plan, ledger: LedgerView, under_way: Collection[str]) -> Iterable[Arm]:
         """The arms to measure, the next one first; measured ones and those `under_way` (ids) are passed over."""
 
-    def affords(self, plan: Plan, ledger: Ledger, visits: Sequence[Visit]) -> bool:
+    def affords(self, plan: Plan, ledger: LedgerView, visits: Sequence[Visit]) -> bool:
         """Whether `visits`, some of them under way, may be made."""
         return True
 
     def next_visit(
-        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], running: Collection[str], node: str
+        self, plan: Plan, ledger: LedgerView, started: Sequence[Visit], running: Collection[str], node: str
     ) -> Visit | None:
         """The next visit for the idle `node`, or None while there is nothing for it.
 
@@ -75,7 +76,7 @@ class WholeArms(Strict):
         opening = self._visit(plan, ledger, started, plan.baseline, "opening", node)
         if opening:
             return opening if self.affords(plan, ledger, [*under_way, opening]) else None
-        if not _measured_all(plan, ledger, "opening", node):
+        if not _measured_all(plan, ledger, plan.baseline, "opening", node):
             return None  # without its own baseline a node's figures compare with nothing
         visit = self._next_arm(plan, ledger, started, under_way, node)
         if visit or any(other.phase == "arm" for other in under_way):
@@ -83,7 +84,7 @@ class WholeArms(Strict):
         return self._visit(plan, ledger, started, plan.baseline, "closing", node)
 
     def _next_arm(
-        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], under_way: Sequence[Visit], node: str
+        self, plan: Plan, ledger: LedgerView, started: Sequence[Visit], under_way: Sequence[Visit], node: str
     ) -> Visit | None:
         busy = {visit.arm.id for visit in under_way if visit.phase == "arm"}
         for arm in self._arms(plan, ledger, busy):
@@ -93,12 +94,12 @@ class WholeArms(Strict):
         return None
 
     def _visit(
-        self, plan: Plan, ledger: Ledger, started: Sequence[Visit], arm: Arm, phase: Phase, node: str
+        self, plan: Plan, ledger: LedgerView, started: Sequence[Visit], arm: Arm, phase: Phase, node: str
     ) -> Visit | None:
         same = [v for v in started if (v.arm.id, v.phase) == (arm.id, phase) and (phase == "arm" or v.node == node)]
-        missing = missing_blocks(plan, ledger, arm, phase, node)
-        if not missing or len(same) >= self.max_attempts:
+        if len(same) >= self.max_attempts or _measured_all(plan, ledger, arm, phase, node):
             return None
+        missing = missing_blocks(plan, ledger, arm, phase, node)
         return make_visit(plan, arm, phase, node, len(same) + 1, missing)
 
 
@@ -126,11 +127,11 @@ class Grid(WholeArms):
 
     seed: int
 
-    def is_complete(self, plan: Plan, ledger: Ledger) -> bool:
+    def is_complete(self, plan: Plan, ledger: LedgerView) -> bool:
         """Whether every arm is measured, between two baselines on every node that measured one."""
         return is_complete(plan, ledger)
 
-    def dropped(self, plan: Plan, ledger: Ledger) -> dict[tuple[str, str], str]:
+    def dropped(self, plan: Plan, ledger: LedgerView) -> dict[tuple[str, str], str]:
         """Nothing: every arm is measured."""
         return {}
 
@@ -138,21 +139,21 @@ class Grid(WholeArms):
         """All of them."""
         return len(plan.arms) - 1
 
-    def _arms(self, plan: Plan, ledger: Ledger, under_way: Collection[str]) -> list[Arm]:
+    def _arms(self, plan: Plan, ledger: LedgerView, under_way: Collection[str]) -> list[Arm]:
         arms = [arm for arm in plan.arms if not arm.is_baseline]
         random.Random(f"{self.seed}/arms").shuffle(arms)
         return arms
 
 
-def missing_blocks(plan: Plan, ledger: Ledger, arm: Arm, phase: Phase, node: str) -> list[Block]:
+def missing_blocks(plan: Plan, ledger: LedgerView, arm: Arm, phase: Phase, node: str) -> list[Block]:
     """Blocks of `arm` without a valid measurement, first blocks of all workloads first, so that a visit that
     ends early has measured something of everything."""
     blocks = [block for block in plan.blocks if not ledger.has(measurement_key(arm.id, block.id, phase, node))]
     return sorted(blocks, key=lambda block: block.index)
 
 
-def _measured_all(plan: Plan, ledger: Ledger, phase: Phase, node: str) -> bool:
-    return not missing_blocks(plan, ledger, plan.baseline, phase, node)
+def _measured_all(plan: Plan, ledger: LedgerView, arm: Arm, phase: Phase, node: str) -> bool:
+    return all(ledger.has(measurement_key(arm.id, block.id, phase, node)) for block in plan.blocks)
 
 
 def num_measurements(plan: Plan, nodes: Collection[str], num_arms: int | None = None) -> int:
@@ -163,20 +164,21 @@ def num_measurements(plan: Plan, nodes: Collection[str], num_arms: int | None = 
     return len(plan.blocks) * ((len(plan.arms) - 1 if num_arms is None else num_arms) + 2 * len(nodes))
 
 
-def is_complete(plan: Plan, ledger: Ledger) -> bool:
+def is_complete(plan: Plan, ledger: LedgerView) -> bool:
     """Whether every arm is measured, between two baselines on every node that measured one."""
-    arms = all(not missing_blocks(plan, ledger, arm, "arm", "") for arm in plan.arms if not arm.is_baseline)
+    arms = all(_measured_all(plan, ledger, arm, "arm", "") for arm in plan.arms if not arm.is_baseline)
     return arms and is_closed(plan, ledger)
 
 
-def is_closed(plan: Plan, ledger: Ledger) -> bool:
+def is_closed(plan: Plan, ledger: LedgerView) -> bool:
     """Whether the baseline was measured again on every node that measures."""
     nodes = measuring_nodes(ledger)
-    return bool(nodes) and all(_measured_all(plan, ledger, "closing", node) for node in nodes)
+    return bool(nodes) and all(_measured_all(plan, ledger, plan.baseline, "closing", node) for node in nodes)
 
 
-def measuring_nodes(ledger: Ledger) -> list[str]:
+def measuring_nodes(ledger: LedgerView) -> list[str]:
     """The nodes that measured an arm; where none did, those that measured the opening baseline."""
-    blocks = ledger.valid_blocks()
-    nodes = {block.node for block in blocks if block.phase == "arm"}
-    return sorted(nodes or {block.node for block in blocks if block.phase == "opening"})
+    nodes: defaultdict[Phase, set[str]] = defaultdict(set)
+    for block in ledger.valid_blocks():
+        nodes[block.phase].add(block.node)
+    return sorted(nodes["arm"] or nodes["opening"])

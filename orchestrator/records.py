@@ -135,6 +135,8 @@ class RequestRecord(Strict):
     finish_reason: str | None = None
     output_sha256: str | None = None
     """Of the token ids where the server returns them, else of the text."""
+    output_token_ids: tuple[int, ...] | None = None
+    """None where the server does not return them, and for a request that failed."""
     error: str | None = None
 
 
@@ -149,6 +151,12 @@ class HostUse(Strict):
     """Share (0..1) of the CPU time that the hypervisor gave to other guests; None where the kernel does not tell."""
     clock_mhz: float | None = None
     """Mean over CPUs right after the load; None where not readable."""
+
+
+class RawRequest(RequestRecord):
+    """A line of raw/: a request, and the block it was sent for."""
+
+    block_id: str
 
 
 class BlockRecord(Strict):

@@ -11,13 +11,15 @@ from orchestrator.display import (
     VERDICT_TEXT,
     arm_name,
     duration,
+    identical,
     interval,
     is_best,
     milliseconds,
     number,
     percent,
 )
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import LedgerView
+from orchestrator.outputs import OutputMatch
 from orchestrator.plan import Plan
 from orchestrator.plots import survival_arms
 from orchestrator.records import NodeInfo
@@ -64,7 +66,7 @@ def throughput_table(workload: WorkloadResult, has_prices: bool) -> TableView:
             *([interval(arm.gain)] if has_gains else []),
             number(arm.acceptance_length),
             percent(arm.acceptance_rate),
-            percent(arm.outputs_match_baseline),
+            identical(arm.outputs_match_baseline),
             *([number(arm.usd_per_million_output_tokens)] if has_prices else []),
             f"{arm.num_blocks:,}",
             f"{arm.num_requests:,}",
@@ -139,7 +141,9 @@ def confirmation_table(selection: Selection) -> TableView:
     return TableView(caption, headers, rows, text_columns=frozenset({3, 4}))
 
 
-def validity_tables(selection: Selection, plan: Plan, ledger: Ledger) -> list[TableView]:
+def validity_tables(
+    selection: Selection, plan: Plan, ledger: LedgerView, outputs: Sequence[OutputMatch]
+) -> list[TableView]:
     words = frozenset({1})
     aside = selection.provenance.nodes_set_aside
     tables = (
@@ -150,6 +154,7 @@ def validity_tables(selection: Selection, plan: Plan, ledger: Ledger) -> list[Ta
             [(found.node, found.reason) for found in unstable_nodes(ledger)],
             text_columns=words,
         ),
+        _outputs_table(outputs),
         _void_table(plan, ledger),
         _failed_table(plan, ledger),
         _drift_table(selection),
@@ -157,7 +162,36 @@ def validity_tables(selection: Selection, plan: Plan, ledger: Ledger) -> list[Ta
     return [table for table in tables if table.rows]
 
 
-def _void_table(plan: Plan, ledger: Ledger) -> TableView:
+def _outputs_table(outputs: Sequence[OutputMatch]) -> TableView:
+    """Where any output differs: those arms, and how well the baseline repeats itself there."""
+    workloads = {match.workload.id for match in outputs if match.num_different}
+    rows = [
+        (
+            match.workload.name,
+            arm_name(match.arm),
+            f"{match.num_prompts:,}",
+            f"{match.num_different:,}",
+            identical(match.identical_share),
+            _position(match.first_position),
+            _position(match.median_position),
+            match.reason or DASH,
+        )
+        for match in outputs
+        if match.num_different or (match.arm.is_baseline and match.workload.id in workloads)
+    ]
+    headers = (
+        *("Workload", "Arm", "Prompts", "Different", "Identical (%)"),
+        *("First different token", "Its median", "Reason, as far as known"),
+    )
+    caption = "Outputs against the opening baseline's (the baseline: its closing ones); tokens count from 0"
+    return _incidents(caption, headers, rows, frozenset({1, 7}))
+
+
+def _position(token: float | None) -> str:
+    return DASH if token is None else f"{token:g}"
+
+
+def _void_table(plan: Plan, ledger: LedgerView) -> TableView:
     rows = [
         (block.arm, block.workload, str(block.block_index), block.node, block.reason)
         for block in void_blocks(plan, ledger)
@@ -166,7 +200,7 @@ def _void_table(plan: Plan, ledger: Ledger) -> TableView:
     return _incidents("Blocks that do not count", headers, rows, frozenset({1, 3, 4}))
 
 
-def _failed_table(plan: Plan, ledger: Ledger) -> TableView:
+def _failed_table(plan: Plan, ledger: LedgerView) -> TableView:
     rows = [
         (visit.arm, str(visit.attempt), visit.node, visit.error, visit.server_log or DASH)
         for visit in failed_visits(plan, ledger)
@@ -214,7 +248,7 @@ def prompts_table(plan: Plan) -> TableView:
     return TableView("Prompts", headers, rows)
 
 
-def provenance_table(provenance: Provenance, ledger: Ledger) -> TableView:
+def provenance_table(provenance: Provenance, ledger: LedgerView) -> TableView:
     rows = [("Plan", provenance.plan_id), ("Commit", provenance.git_commit or DASH)]
     rows += [(f"Version of {name}", version) for name, version in provenance.versions.items()]
     rows += [(f"Hardware: {name}", _plain(value)) for name, value in provenance.hardware.items()]

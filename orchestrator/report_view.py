@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.display import DASH, DecisionRow, decision_row, duration, interval, percent
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import LedgerView
+from orchestrator.outputs import OutputMatch
 from orchestrator.plan import Plan
 from orchestrator.plots import Plot, concurrency_lines, concurrency_plot, survival_plot, throughput_plot
 from orchestrator.report_tables import (
@@ -53,6 +54,8 @@ class ReportView:
     best_k: TableView | None
     mixes: TableView | None
     confirmations: TableView | None
+    outputs_summary: str | None
+    """Whether the outputs equal the baseline's; None where nothing was measured that compares."""
     validity: Sequence[TableView]
     time: TableView
     split: TimeSplit
@@ -91,7 +94,13 @@ class ReportView:
         return [plot for group in groups for plot in group]
 
 
-def build_view(selection: Selection, plan: Plan, ledger: Ledger, repeat_command: str | None = None) -> ReportView:
+def build_view(
+    selection: Selection,
+    plan: Plan,
+    ledger: LedgerView,
+    outputs: Sequence[OutputMatch],
+    repeat_command: str | None = None,
+) -> ReportView:
     prices = (arm.usd_per_million_output_tokens for workload in selection.workloads for arm in workload.arms)
     has_prices = any(price is not None for price in prices)
     workloads = [_workload_view(workload, has_prices) for workload in selection.workloads]
@@ -107,7 +116,8 @@ def build_view(selection: Selection, plan: Plan, ledger: Ledger, repeat_command:
         best_k=_best_k_table(selection) if concurrency else None,
         mixes=mix_table(selection) if selection.mixes else None,
         confirmations=confirmation_table(selection) if selection.confirmations else None,
-        validity=validity_tables(selection, plan, ledger),
+        validity=validity_tables(selection, plan, ledger, outputs),
+        outputs_summary=_outputs_summary(plan, outputs),
         time=time_table(split),
         split=split,
         prompts=prompts_table(plan),
@@ -122,6 +132,19 @@ def _warnings(nodes_set_aside: Mapping[str, str], unstable: Sequence[Unstable]) 
     aside = [f"Node {node} was set aside: {reason}." for node, reason in nodes_set_aside.items()]
     reasons = "; ".join(f"on {found.node} {found.reason}" for found in unstable)
     return aside + ([f"Figures may be unstable: {reasons}."] if unstable else [])
+
+
+def _outputs_summary(plan: Plan, outputs: Sequence[OutputMatch]) -> str | None:
+    if all(cell.temperature > 0 for cell in plan.workloads):
+        return "Outputs are sampled, at a temperature above 0, so they are not compared with the baseline's."
+    if not outputs:
+        return None
+    num_prompts, num_different = (
+        sum(numbers) for numbers in zip(*((match.num_prompts, match.num_different) for match in outputs), strict=True)
+    )
+    if not num_different:
+        return f"All {num_prompts:,} outputs compared at temperature 0 equal the opening baseline's."
+    return f"{num_different:,} of {num_prompts:,} outputs compared at temperature 0 differ from the opening baseline's."
 
 
 def slug(text: str) -> str:

@@ -14,7 +14,7 @@ from orchestrator.decide import decide
 from orchestrator.defects import refuse_known_defects
 from orchestrator.deploy import recommend_commands
 from orchestrator.errors import ConfigError, NodeUnavailable, SweepFailed
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, LedgerView
 from orchestrator.plan import Plan, PromptSet, plan_sweep
 from orchestrator.plan_text import load_prompts
 from orchestrator.policies import policy_for
@@ -69,7 +69,7 @@ def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tup
     plan = plan_sweep(config, prompts)
     check_before_start(config, plan)
     with open_sweep(config, plan) as (sweep_dir, continues):
-        ledger = sweep_dir.ledger()
+        ledger = sweep_dir.open_ledger()
         _announce(console, sweep_dir, ledger, plan, continues)
         recorder = Recorder(sweep_dir.path, config.tracking)
         recorder.kick()  # its first call imports MLflow: while the first server starts that disturbs nobody
@@ -170,13 +170,13 @@ def _announce(console: Console, sweep_dir: SweepDir, ledger: Ledger, plan: Plan,
     )
 
 
-def _failures(ledger: Ledger) -> dict[str, str]:
+def _failures(ledger: LedgerView) -> dict[str, str]:
     """Arm id -> what kept a block of it from counting: the last failed visit, else the last void block."""
-    void = {block.arm_id: f"void: {block.void_reason}" for block in ledger.blocks() if block.void_reason}
+    void = {block.arm_id: f"void: {block.void_reason}" for block in ledger.void_blocks()}
     return void | {visit.arm_id: visit.error for visit in ledger.visits() if visit.error}
 
 
-def _what_is_missing(plan: Plan, ledger: Ledger, sweep_dir: SweepDir) -> str:
+def _what_is_missing(plan: Plan, ledger: LedgerView, sweep_dir: SweepDir) -> str:
     failures = _failures(ledger)
     reasons = [
         f"{arm.name}: {failures[arm.id]}"

@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 from orchestrator.compose import load_yaml, to_yaml
 from orchestrator.config import Strict, SweepConfig
-from orchestrator.errors import ConfigError, SweepLocked
-from orchestrator.ledger import Ledger, key_of
-from orchestrator.nodes import judged_ledger
+from orchestrator.errors import ConfigError, LedgerError, SweepLocked
+from orchestrator.ledger import Ledger, LedgerFile, key_of
+from orchestrator.nodes import judge
 from orchestrator.plan import Plan
 from orchestrator.policies import policy_for
-from orchestrator.records import RequestRecord
+from orchestrator.records import RawRequest, RequestRecord
 from orchestrator.selection import Selection
 
 Kept = TypeVar("Kept", bound=Strict)
@@ -49,9 +49,13 @@ class SweepDir:
     def plan(self) -> Plan:
         return _read(Plan, self.path / "plan.json")
 
-    def ledger(self) -> Ledger:
-        """With slow nodes set aside as the sweep's own configuration says."""
-        return judged_ledger(self.ledger_path, self.plan(), self.config().hardware)
+    def ledger(self) -> LedgerFile:
+        """What was measured, with slow nodes set aside as the sweep's own configuration says."""
+        return LedgerFile(self.ledger_path, judge(self.plan(), self.config().hardware))
+
+    def open_ledger(self) -> Ledger:
+        """The same, to measure into."""
+        return Ledger(self.ledger_path, judge(self.plan(), self.config().hardware))
 
     def selection(self) -> Selection | None:
         if not self.selection_path.exists():
@@ -68,6 +72,23 @@ class SweepDir:
         prefix = f'{{"block_id":"{block_id}",'
         with gzip.open(folder / f"{visit_id}.jsonl.gz", "at", encoding="utf-8") as file:
             file.writelines(prefix + request.model_dump_json()[1:] + "\n" for request in requests)
+
+    def read_raw(self, visit_id: str) -> Iterator[RawRequest]:
+        """A visit's requests, one at a time; none without its file: that of a block taken over from an earlier sweep
+        stayed there. What a crash tore off is not read.
+
+        Raises:
+            LedgerError: a line is damaged.
+        """
+        path = self.path / "raw" / f"{visit_id}.jsonl.gz"
+        if not path.exists():
+            return
+        with gzip.open(path, "rb") as file:
+            try:
+                for number, line in enumerate(file, start=1):
+                    yield _raw_request(line, f"{path}:{number}")
+            except (EOFError, gzip.BadGzipFile):
+                return
 
     def write_server_log(self, name: str, text: str) -> None:
         folder = self.path / "logs"
@@ -135,9 +156,10 @@ def _sweeps(root: Path) -> list[SweepDir]:
 
 def _unfinished(root: Path, config: SweepConfig, plan: Plan) -> SweepDir | None:
     same = next((sweep for sweep in reversed(_sweeps(root)) if sweep.plan().id == plan.id), None)
-    if same is None or policy_for(config).is_complete(plan, judged_ledger(same.ledger_path, plan, config.hardware)):
+    if same is None:
         return None
-    return same
+    ledger = LedgerFile(same.ledger_path, judge(plan, config.hardware))
+    return None if policy_for(config).is_complete(plan, ledger) else same
 
 
 def _begin(root: Path, config: SweepConfig, plan: Plan) -> SweepDir:
@@ -177,6 +199,16 @@ def _linked(sweep: SweepDir, config: SweepConfig) -> SweepDir:
     temporary.symlink_to(sweep.path.relative_to(results))
     temporary.replace(results / "latest")
     return sweep
+
+
+def _raw_request(line: bytes, where: str) -> RawRequest:
+    try:
+        return RawRequest.model_validate_json(line)
+    except ValidationError as error:
+        raise LedgerError(
+            f"{where}: not a request of this version ({error.errors()[0]['msg']}); restore the file, or move it away "
+            "to report without it"
+        ) from error
 
 
 def _read(kind: type[Kept], path: Path) -> Kept:

@@ -14,11 +14,14 @@ from orchestrator.display import (
     is_best,
     milliseconds,
     number,
+    percent,
     recommendation_scope,
     workload_name,
 )
 from orchestrator.selection import Selection, Verdict
 
+MAX_NAMED = 4
+"""Arms whose outputs differ; the report has them all."""
 STYLES: dict[Verdict, str] = {"speculate": "bold green", "baseline": "bold cyan", "undecided": "bold yellow"}
 
 
@@ -48,7 +51,24 @@ def verdict_table(selection: Selection) -> Table:
         whole.add_row(Text(f" Node {node} was set aside: {reason}.", style="yellow"))
     whole.add_row(figures)
     whole.add_row(reasons)
+    different = _different_outputs(selection)
+    if different:
+        whole.add_row(Text(f" {different}", style="yellow"))
     return whole
+
+
+def _different_outputs(selection: Selection) -> str | None:
+    """None where every output compared is the baseline's."""
+    arms = [
+        f"{arm_name(arm)} on {workload_name(workload)} ({percent(1 - arm.outputs_match_baseline)} %)"
+        for workload in selection.workloads
+        for arm in workload.arms
+        if arm.outputs_match_baseline is not None and arm.outputs_match_baseline < 1
+    ]
+    if not arms:
+        return None
+    more = f" and {len(arms) - MAX_NAMED} more" if len(arms) > MAX_NAMED else ""
+    return f"Outputs differ from the baseline's: {', '.join(arms[:MAX_NAMED])}{more}; the report says where."
 
 
 def arms_table(selection: Selection) -> Table:

@@ -1,6 +1,6 @@
 """Where a sweep's time went, from the ledger alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from orchestrator.config import Strict
 from orchestrator.records import BlockRecord, SessionRecord, VisitRecord
@@ -45,7 +45,7 @@ class TimeSplit(Strict):
 
 
 def time_split(
-    sessions: Sequence[SessionRecord], visits: Sequence[VisitRecord], blocks: Sequence[BlockRecord]
+    sessions: Sequence[SessionRecord], visits: Sequence[VisitRecord], blocks: Iterable[BlockRecord]
 ) -> TimeSplit:
     """Split the sweep's time, in node-seconds.
 
@@ -55,9 +55,12 @@ def time_split(
     stay shares. Blocks whose visit left no record (killed before its end) count with their own time.
     """
     finished = {(visit.visit_id, visit.attempt) for visit in visits}
-    orphans = [block for block in blocks if (block.visit_id, block.attempt) not in finished]
-    nodes = {visit.node for visit in visits} | {block.node for block in orphans}
-    orphans_s = sum(block.wall_s for block in orphans)
+    nodes = {visit.node for visit in visits}
+    orphans_s = 0.0
+    for block in blocks:
+        if (block.visit_id, block.attempt) not in finished:
+            nodes.add(block.node)
+            orphans_s += block.wall_s
     parts = {
         "server_start_s": sum(visit.server_start_s or 0.0 for visit in visits),
         "warmup_s": sum(visit.warmup_s for visit in visits),

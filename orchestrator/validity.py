@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, median_high
 
 from orchestrator.display import arm_name
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import LedgerView
 from orchestrator.plan import Plan
 from orchestrator.records import HostUse, NodeInfo
 
@@ -44,7 +44,7 @@ class Unstable:
     reason: str
 
 
-def void_blocks(plan: Plan, ledger: Ledger) -> list[VoidBlock]:
+def void_blocks(plan: Plan, ledger: LedgerView) -> list[VoidBlock]:
     arms, workloads = _arm_names(plan), _workload_names(plan)
     return [
         VoidBlock(
@@ -52,14 +52,13 @@ def void_blocks(plan: Plan, ledger: Ledger) -> list[VoidBlock]:
             workload=workloads.get(block.workload_id, block.workload_id),
             block_index=block.block_index,
             node=block.node,
-            reason=block.void_reason,
+            reason=block.void_reason or "",
         )
-        for block in ledger.blocks()
-        if block.void_reason is not None
+        for block in ledger.void_blocks()
     ]
 
 
-def failed_visits(plan: Plan, ledger: Ledger) -> list[FailedVisit]:
+def failed_visits(plan: Plan, ledger: LedgerView) -> list[FailedVisit]:
     arms = _arm_names(plan)
     return [
         FailedVisit(
@@ -70,7 +69,7 @@ def failed_visits(plan: Plan, ledger: Ledger) -> list[FailedVisit]:
     ]
 
 
-def unstable_nodes(ledger: Ledger) -> list[Unstable]:
+def unstable_nodes(ledger: LedgerView) -> list[Unstable]:
     """Reasons to doubt a node's figures, in the order of the nodes; nodes that were set aside are left out."""
     visits: dict[str, list[NodeInfo]] = defaultdict(list)
     for visit in ledger.visits():

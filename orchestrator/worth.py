@@ -17,7 +17,7 @@ from orchestrator.evidence import (
     gather,
     pooled_noise,
 )
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import LedgerView
 from orchestrator.plan import Plan
 from orchestrator.policy import num_first
 from orchestrator.predict import Prediction, Predictor
@@ -34,7 +34,7 @@ class Worth:
     once it has closed.
     """
 
-    def __init__(self, plan: Plan, ledger: Ledger, search: Search, rules: SelectionRules) -> None:
+    def __init__(self, plan: Plan, ledger: LedgerView, search: Search, rules: SelectionRules) -> None:
         self._plan, self._ledger, self._search, self._rules = plan, ledger, search, rules
         blocks = [block for block in ledger.valid_blocks() if block.phase in ("opening", "arm")]
         self.workloads = gather(plan, blocks, rules)

@@ -203,5 +203,6 @@ def _record(prompt_index: int, reply: _Reply) -> RequestRecord:
         output_tokens=stream.usage.completion_tokens if stream.usage else None,
         finish_reason=stream.finish_reason,
         output_sha256=None if error else stream.sha256,
+        output_token_ids=tuple(stream.token_ids) if stream.token_ids and not error else None,
         error=error,
     )

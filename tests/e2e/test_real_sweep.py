@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.ledger import Ledger, key_of
 from orchestrator.selection import Selection
+from orchestrator.sweep_dir import SweepDir
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 FILES = {
@@ -51,6 +52,10 @@ def _ledger(folder: Path) -> Ledger:
     return Ledger(folder / "results" / "latest" / "ledger.jsonl")
 
 
+def _visit_ids(ledger: Ledger) -> set[str]:
+    return {block.visit_id for block in ledger.valid_blocks()}
+
+
 def _servers(marker: str) -> Iterator[psutil.Process]:
     """Engine processes whose environment carries the marker of this test."""
     for process in psutil.process_iter():
@@ -86,6 +91,11 @@ def test_killed_sweep_over_real_prompts_continues_and_selects(tmp_path: Path, mo
     assert len(keys) == len(set(keys)) == 3 * 3 * 3  # workloads x blocks x (baseline twice, one arm)
     assert before <= set(keys)
     assert len(list((tmp_path / "results" / "real").glob("*/plan.json"))) == 1
+
+    folder = SweepDir(tmp_path / "results" / "latest")
+    requests = [request for visit_id in _visit_ids(ledger) for request in folder.read_raw(visit_id)]
+    assert all(len(request.output_token_ids or ()) == request.output_tokens == 32 for request in requests)
+    assert len(requests) >= 3 * 3 * 3 * 8
 
     selection = Selection.model_validate_json((tmp_path / "results" / "latest" / "selection.json").read_bytes())
     assert [workload.dataset for workload in selection.workloads] == list(FILES)

@@ -98,8 +98,10 @@ def test_baseline_server_has_no_spec_counters(plain: StandIn) -> None:
 
 
 def test_outputs_are_equal_with_and_without_speculation(server: StandIn, plain: StandIn) -> None:
-    hashes = [[r.output_sha256 for r in load(s, 4, key).requests] for s, key in ((server, KEY), (plain, None))]
-    assert hashes[0] == hashes[1]
+    ours, theirs = (load(s, 4, key).requests for s, key in ((server, KEY), (plain, None)))
+    assert [request.output_sha256 for request in ours] == [request.output_sha256 for request in theirs]
+    assert [request.output_token_ids for request in ours] == [request.output_token_ids for request in theirs]
+    assert {len(request.output_token_ids or ()) for request in ours} == {32}
 
 
 def test_speculation_carries_several_tokens_a_chunk(server: StandIn, plain: StandIn) -> None:

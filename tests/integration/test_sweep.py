@@ -108,6 +108,16 @@ def test_verdicts_are_the_known_truth(good: Good) -> None:
         assert len(k7.survival) == 7
 
 
+def test_every_output_is_kept_as_token_ids_and_said_to_equal_the_baselines(good: Good) -> None:
+    visits = good.sandbox.ledger().visits()
+    requests = [request for visit in visits for request in good.sweep.read_raw(visit.visit_id)]
+    assert {len(request.output_token_ids or ()) for request in requests} == {24}
+    num_compared = 3 * 2 * 4 * (2 + 4)  # two arms and the closing baseline
+    said = f"All {num_compared} outputs compared at temperature 0 equal the opening baseline's."
+    assert said in (good.sweep.path / "report.md").read_text()
+    assert "Outputs differ" not in good.ended.stdout
+
+
 def test_leaves_no_process_no_temporary_folder_and_nothing_of_ray_in_the_home(good: Good) -> None:
     assert good.sandbox.leftovers() == []
     assert not (good.sandbox.home / ".ray").exists()

@@ -95,7 +95,7 @@ class Engine:
     def chunks(self, prompt: str, count: int, temperature: float) -> Iterator[list[int]]:
         """Tokens step by step: one from the prefill, then 1 + accepted a step, cut at `count`."""
         collapsed = self.args.standin_collapse and temperature > 0
-        ids, chance = token_ids(prompt, count), 0.0 if collapsed else acceptance(prompt)
+        ids, chance = self.token_ids(prompt, count), 0.0 if collapsed else acceptance(prompt)
         draw = random.Random(f"{self.k}:{prompt}")
         yield ids[:1]
         done = 1
@@ -108,6 +108,12 @@ class Engine:
                 self.per_pos[position] += 1
             yield ids[done : done + accepted + 1]
             done += accepted + 1
+
+    def token_ids(self, prompt: str, count: int) -> list[int]:
+        ids, at = token_ids(prompt, count), self.args.standin_differ_at
+        if at is None or not self.k or ids[0] % 2:
+            return ids
+        return ids[:at] + [token + 1 for token in ids[at:]]
 
     def metrics(self) -> str:
         claimed = self.args.standin_tokens_per_draft
@@ -321,6 +327,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--standin-collapse", action="store_true", help="no draft is accepted at temperature > 0")
     parser.add_argument("--standin-busy", action="store_true", help="steps take CPU time and not only time")
     parser.add_argument("--standin-version", default="0.32.0")
+    parser.add_argument("--standin-differ-at", type=int, help="drafts change half the answers from token N on")
     parser.add_argument("--standin-die-at-start", metavar="MESSAGE", help="a traceback like vLLM's, and exit 1")
     args, _ = parser.parse_known_args(argv)
     return args

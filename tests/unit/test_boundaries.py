@@ -38,6 +38,7 @@ PURE_NAMES = [
     "ledger",
     "metrics",
     "nodes",
+    "outputs",
     "plan",
     "policy",
     "records",

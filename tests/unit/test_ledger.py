@@ -1,5 +1,6 @@
 """The ledger keeps every record once, survives a crash, and names the line that somebody damaged."""
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import LedgerError
-from orchestrator.ledger import Ledger, key_of, measurement_key
+from orchestrator.ledger import Ledger, LedgerFile, LedgerView, key_of, measurement_key
 from orchestrator.records import BlockRecord, Phase, SessionRecord, VisitRecord
 
 UTC = "2026-10-01T12:00:00Z"
@@ -53,8 +54,8 @@ def visit() -> VisitRecord:
     )
 
 
-def content(ledger: Ledger) -> tuple[list[BlockRecord], list[VisitRecord], list[SessionRecord]]:
-    return ledger.blocks(), ledger.visits(), ledger.sessions()
+def content(ledger: LedgerView) -> tuple[list[BlockRecord], list[VisitRecord], list[SessionRecord]]:
+    return list(ledger.blocks()), ledger.visits(), ledger.sessions()
 
 
 @pytest.fixture
@@ -80,6 +81,49 @@ def test_reopened_ledger_holds_the_same_records_in_the_same_order(path: Path) ->
     assert reopened.visits() == [visit()]
     assert [session.wall_s for session in reopened.sessions()] == [3]
     assert reopened.has(key_of(block("b2")))
+
+
+def test_file_that_is_only_read_says_what_the_ledger_says(path: Path) -> None:
+    ledger = Ledger(path)
+    for record in (block("b1"), visit(), block("b2", void_reason="1 of 8 requests failed"), block("b3")):
+        ledger.append(record)
+    ledger.append(SessionRecord(started_utc=UTC, wall_s=3))
+
+    file = LedgerFile(path)
+
+    assert content(file) == content(ledger)
+    assert list(file.valid_blocks()) == ledger.valid_blocks() == [block("b1"), block("b3")]
+    assert file.void_blocks() == ledger.void_blocks()
+    assert (len(file.blocks()), len(file.valid_blocks())) == (3, 2)
+    assert [file.has(key_of(block(block_id))) for block_id in ("b1", "b2", "b3")] == [True, False, True]
+
+
+def test_file_that_is_only_read_may_be_missing(path: Path) -> None:
+    assert content(LedgerFile(path)) == ([], [], [])
+
+
+def test_reading_blocks_from_the_file_holds_one_at_a_time(path: Path) -> None:
+    ledger = Ledger(path)
+    for number in range(20):
+        ledger.append(block(f"b{number}"))
+    seen: list[weakref.ref[BlockRecord]] = []
+
+    for record in LedgerFile(path).valid_blocks():
+        seen.append(weakref.ref(record))
+        assert sum(ref() is not None for ref in seen) == 1
+
+    assert len(seen) == 20
+
+
+def test_file_that_is_only_read_stays_as_it_was_when_opened(path: Path) -> None:
+    ledger = Ledger(path)
+    ledger.append(block("b1"))
+    file = LedgerFile(path)
+
+    ledger.append(block("b2"))
+
+    assert list(file.blocks()) == [block("b1")]
+    assert not file.has(key_of(block("b2")))
 
 
 def test_same_measurement_is_not_kept_twice(path: Path) -> None:
@@ -134,8 +178,9 @@ def test_damaged_line_in_the_middle_is_named_and_the_file_left_alone(path: Path,
     path.write_bytes(b"\n".join([lines[0], damaged, lines[2], b""]))
     before = path.read_bytes()
 
-    with pytest.raises(LedgerError, match=r"ledger\.jsonl:2: "):
-        Ledger(path)
+    for kind in (Ledger, LedgerFile):
+        with pytest.raises(LedgerError, match=r"ledger\.jsonl:2: "):
+            kind(path)
 
     assert path.read_bytes() == before
 

@@ -9,7 +9,7 @@ from orchestrator.adaptive import Adaptive
 from orchestrator.board import Board
 from orchestrator.config import Hardware, Search, SelectionRules
 from orchestrator.ledger import Ledger
-from orchestrator.nodes import judged_ledger, set_aside
+from orchestrator.nodes import judge, set_aside
 from orchestrator.plan import Plan
 from orchestrator.policies import Policy
 from orchestrator.policy import Grid
@@ -114,7 +114,7 @@ def test_no_tolerance_sets_no_node_aside(plan: Plan) -> None:
 def slow_board(plan: Plan, policy: Policy, folder: Path) -> Board:
     """b has opened at 0.6 of a's speed; a has not come yet."""
     sweep_dir = SweepDir(folder)
-    board = Board(plan, policy, judged_ledger(sweep_dir.ledger_path, plan, LOCAL), sweep_dir)
+    board = Board(plan, policy, Ledger(sweep_dir.ledger_path, judge(plan, LOCAL)), sweep_dir)
     [opening] = visits(board, "b", 0.6, most=1)
     assert opening.phase == "opening"
     return board
@@ -152,7 +152,7 @@ def test_what_a_slow_node_measured_is_measured_elsewhere(plan: Plan, policy: Pol
     assert {block.node for block in board.ledger.valid_blocks()} == {"a"}
     assert len(board.ledger.valid_blocks()) == 4 * 4
     assert len(board.ledger.blocks()) == 4 * 4 + 2 * 4  # what b measured stays on record
-    again = judged_ledger(board.ledger.path, plan, LOCAL)
+    again = Ledger(board.ledger.path, judge(plan, LOCAL))
     assert (again.valid_blocks(), again.set_aside) == (board.ledger.valid_blocks(), board.ledger.set_aside)
     assert not policy.is_complete(plan, Ledger(board.ledger.path))  # were b to count, it would owe its closing
 
@@ -182,7 +182,7 @@ def test_failed_visits_on_a_slow_node_use_up_no_attempt(plan: Plan, tmp_path: Pa
 
 
 def test_node_counts_again_where_the_fleet_turns_out_to_be_as_slow(plan: Plan, tmp_path: Path) -> None:
-    ledger = judged_ledger(tmp_path / "ledger.jsonl", plan, LOCAL)
+    ledger = Ledger(tmp_path / "ledger.jsonl", judge(plan, LOCAL))
     for block in openings(plan, {"a": (1,) * 4, "b": (0.5,) * 4}):
         ledger.append(block)
     arm_on_b = block_record(plan, plan.arms[1], plan.blocks[0], node="b")

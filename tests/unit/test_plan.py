@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.config import SweepConfig
 from orchestrator.errors import ConfigError, PromptsUnavailable
+from orchestrator.ids import content_id
 from orchestrator.plan import Plan, PromptSet, plan_sweep
 from orchestrator.records import Block, Message, Prompt
 
@@ -285,6 +286,36 @@ def test_largest_k_of_the_block_and_any_k_of_an_unknown_block_are_fine() -> None
 def test_missing_drafter_names_model_method_and_remedy() -> None:
     with pytest.raises(ConfigError, match=r"model 'm' has no drafter for method 'dflash'.*model\.drafters\.dflash"):
         plan({"model.drafters": {}})
+
+
+def test_block_has_the_id_of_its_workload_and_its_messages() -> None:
+    for block in plan().blocks:
+        cell = next(cell for cell in plan().workloads if cell.id == block.workload_id)
+        prompts = (PROMPTS[cell.dataset].prompts[index] for index in block.prompt_indices)
+        messages = [[message.model_dump() for message in prompt.messages] for prompt in prompts]
+        assert block.id == content_id([cell.id, messages])
+
+
+def test_prompts_are_written_out_once_however_many_blocks_hold_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    dump = Message.model_dump
+
+    def counted(message: Message) -> dict[str, Any]:
+        written.append(message.content)
+        return dump(message)
+
+    monkeypatch.setattr(Message, "model_dump", counted)
+
+    plan({"workload.max_concurrency": [1, 2, 3, 4]})
+
+    assert sorted(written) == sorted(p.messages[0].content for found in PROMPTS.values() for p in found.prompts)
+
+
+def test_blocks_of_a_workload_are_its_own_in_their_order() -> None:
+    found = plan()
+    assert [block for cell in found.workloads for block in found.blocks_of(cell.id)] == list(found.blocks)
+    assert found.blocks_of("unknown") == ()
+    assert found == plan()
 
 
 def test_plan_survives_its_json() -> None:

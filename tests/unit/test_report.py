@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.display import DASH, interval, number, percent
+from orchestrator.display import DASH, identical, interval, number, percent
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan
 from orchestrator.plots import MAX_CURVES, survival_arms
@@ -147,6 +147,37 @@ def test_void_blocks_failed_visits_and_drift_are_named(report: Written) -> None:
         assert "1 of 8 requests failed: HTTP 500" in text
         assert "vLLM exited 1" in text
         assert "-3.2" in text  # closing blocks take 3.1 s, opening ones 3.0 s
+
+
+def test_identical_outputs_take_one_line(report: Written) -> None:
+    for text in (report.html, report.markdown):
+        assert "outputs compared at temperature 0 equal the opening baseline" in text
+        assert "Outputs against" not in text
+
+
+def test_outputs_that_differ_are_counted_with_the_reason_as_far_as_known(
+    plan: Plan, selection: Selection, tmp_path: Path
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    arm, cell = plan.arms[2], plan.workloads[0]
+    records = [
+        block.model_copy(update={"output_sha256": ("1",) + ("0",) * 7})
+        if (block.arm_id, block.workload_id) == (arm.id, cell.id)
+        else block
+        for block in make_ledger(plan, path).blocks()
+    ]
+    path.write_text("".join(record.model_dump_json() + "\n" for record in records))
+
+    markdown = write(tmp_path, selection, plan, Ledger(path)).markdown
+
+    assert "4 of 960 outputs compared at temperature 0 differ from the opening baseline's." in markdown
+    assert f"| code@c1 | baseline | 32 | 0 | 100 | {DASH} | {DASH} | {DASH} |" in markdown
+    assert f"| code@c1 | dflash-k3 | 32 | 4 | 87.5 | {DASH} | {DASH} | rounding of nearly equal logits" in markdown
+    assert "| math@c1 | dflash-k3 | 32 |" not in markdown
+
+
+def test_a_share_below_the_whole_never_reads_100() -> None:
+    assert [identical(share) for share in (None, 0.5, 0.99949, 0.9996, 1.0)] == [DASH, "50.0", "99.9", ">99.9", "100"]
 
 
 def test_time_split_and_dropped_prompts_are_printed(report: Written) -> None:

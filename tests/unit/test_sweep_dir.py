@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config import SelectionRules, SweepConfig
-from orchestrator.errors import ConfigError, SweepLocked
+from orchestrator.errors import ConfigError, LedgerError, SweepLocked
 from orchestrator.ledger import Ledger
-from orchestrator.records import RequestRecord, Visit
+from orchestrator.records import RawRequest, RequestRecord, Visit
 from orchestrator.sweep_dir import SweepDir, find_sweep, newest_sweep, open_sweep
 from tests.unit.builders import block_record, finished, make_config, plan_of, write_all
 from tests.unit.report_fixture import make_plan as make_report_plan
@@ -238,6 +238,29 @@ def test_torn_last_member_leaves_the_earlier_blocks_readable(tmp_path: Path) -> 
     with gzip.open(path, "rt", encoding="utf-8") as file:
         assert file.readline().startswith('{"block_id":"b1"')
     assert path.read_bytes().startswith(whole)
+    torn = path.read_bytes()
+    for length in range(len(whole), len(torn)):
+        path.write_bytes(torn[:length])
+        assert next(sweep.read_raw("visit")).block_id == "b1"
+        assert {request.block_id for request in sweep.read_raw("visit")} <= {"b1", "b2"}
+
+
+def test_raw_requests_are_read_back_as_written(tmp_path: Path) -> None:
+    sweep = SweepDir(tmp_path)
+    request = RequestRecord(prompt_index=3, sent_s=0.5, end_s=1.5, output_token_ids=(7, 8))
+    sweep.write_raw("visit", "b1", [request])
+
+    assert list(sweep.read_raw("visit")) == [RawRequest(block_id="b1", **request.model_dump())]
+    assert list(sweep.read_raw("another")) == []
+
+
+def test_damaged_raw_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    with gzip.open(tmp_path / "raw" / "visit.jsonl.gz", "wt") as file:
+        file.write('{"prompt_index": 1}\n')
+
+    with pytest.raises(LedgerError, match=r"visit\.jsonl\.gz:1: not a request of this version"):
+        list(SweepDir(tmp_path).read_raw("visit"))
 
 
 def test_selection_is_read_back_as_written(tmp_path: Path) -> None:

@@ -71,3 +71,23 @@ def test_node_that_was_set_aside_is_told_with_the_reason(selection: Selection) -
     aside = selection.provenance.model_copy(update={"nodes_set_aside": {"node-b": "its baseline is 30 % slower"}})
     text = rendered(verdict_table(selection.model_copy(update={"provenance": aside})), 80)
     assert "Node node-b was set aside: its baseline is 30 % slower." in text
+
+
+def test_outputs_that_differ_are_named_and_identical_ones_take_no_line(selection: Selection) -> None:
+    different = rendered(verdict_table(selection), 100)
+    assert "Outputs differ from the baseline's: dflash-k1 on code@c1 (3.10 %)" in different
+    assert "20 more; the report says where" in different.replace("\n", "")
+
+    equal = rendered(verdict_table(with_matching(selection, 1.0)), 100)
+    sampled = rendered(verdict_table(with_matching(selection, None)), 100)
+    assert "Outputs" not in equal + sampled
+
+
+def with_matching(selection: Selection, share: float | None) -> Selection:
+    workloads = tuple(
+        workload.model_copy(
+            update={"arms": tuple(arm.model_copy(update={"outputs_match_baseline": share}) for arm in workload.arms)}
+        )
+        for workload in selection.workloads
+    )
+    return selection.model_copy(update={"workloads": workloads})
