@@ -173,15 +173,15 @@ class Search(Strict):
     strategy: Literal["grid", "adaptive"] = "grid"
     max_attempts: PositiveInt = 2
     """How often a visit is tried before its arm is given up on that node."""
-    # The rest is read by `adaptive` only.
+    confirm: bool = True
+    """Measure the recommended settings once more on fresh server starts, against the baseline."""
     first_blocks: PositiveInt = 3
-    """Blocks of every workload that an arm gets at first (at least selection.min_blocks); all planned ones where the
-    rest takes no longer than another server start."""
+    """Blocks of every workload (at least selection.min_blocks) that a confirmation measures, and that `adaptive` gives
+    an arm at first; there all planned ones where the rest takes no longer than another server start."""
+    # The rest is read by `adaptive` only.
     min_expected_gain: float = Field(default=0.003, gt=0, lt=0.5)
     """What a visit over all blocks must be expected to gain, as a share of throughput, averaged over workloads (what
     it may find beyond a tie with the best so far, by prediction and margin); a shorter one less in proportion."""
-    confirm: bool = True
-    """Measure the recommended settings once more on fresh server starts, against the baseline."""
     max_blocks: PositiveInt | None = None
     """Budget: block measurements of the whole sweep, both baselines included. None: no limit."""
     max_node_hours: float | None = Field(default=None, gt=0)
@@ -190,7 +190,7 @@ class Search(Strict):
     @model_validator(mode="after")
     def _nothing_ignored(self) -> Self:
         """A budget that nothing keeps to would be a surprise."""
-        others = set(type(self).model_fields) - {"strategy", "max_attempts"}
+        others = set(type(self).model_fields) - {"strategy", "max_attempts", "confirm", "first_blocks"}
         ignored = sorted(key for key in others if getattr(self, key) != type(self).model_fields[key].default)
         if self.strategy == "grid" and ignored:
             raise ValueError(f"{', '.join(ignored)}: only search=adaptive reads it; grid measures everything")
