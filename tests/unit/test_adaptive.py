@@ -323,11 +323,12 @@ def test_dropped_arms_are_named_with_the_reason(plan: Plan, path: Path) -> None:
     assert set(dropped.values()) == {"predicted to gain nothing worth its time"}
 
 
-def test_configuration_chooses_the_policy() -> None:
-    config = make_config()
+def test_configuration_chooses_the_search() -> None:
+    def policy(**search: object) -> object:
+        return policy_for(make_config().model_copy(update={"search": Search.model_validate(search)}))
 
-    assert isinstance(policy_for(config), Grid)
-    assert isinstance(policy_for(config.model_copy(update={"search": Search(strategy="adaptive")})), Adaptive)
+    assert isinstance(policy(confirm=False), Grid)
+    assert isinstance(policy(strategy="adaptive", confirm=False), Adaptive)
 
 
 def test_budget_with_the_grid_is_refused_since_nothing_would_keep_to_it() -> None:

@@ -38,8 +38,8 @@ class Sweep:
     def __post_init__(self) -> None:
         self._block_sd, self._visit_sd = self.rng.uniform(0.04, 0.06), self.rng.uniform(0.01, 0.02)
         self._difficulty = self.rng.normal(0, 0.3, self.num_blocks)
-        shuffled = self.rng.permutation(len(self.truth))
-        measured = [self._node(name, arms) for name, arms in zip(NODES, np.array_split(shuffled, 2), strict=True)]
+        shuffled = self.rng.permutation(len(self.truth)).tolist()
+        measured = [self._node(name, arms) for name, arms in zip(NODES, (shuffled[:3], shuffled[3:]), strict=True)]
         baseline = [score for on_node, _ in measured for score in on_node]
         self.paired = {
             str(arm): pair_blocks(scores, baseline) for _, on_node in measured for arm, scores in on_node.items()
@@ -60,7 +60,7 @@ class Sweep:
                 for index, value in enumerate(values)
             ]
 
-        found = {int(arm): visit(place, "arm", self.truth[arm]) for place, arm in enumerate(arms, start=1)}
+        found = {arm: visit(place, "arm", self.truth[arm]) for place, arm in enumerate(arms, start=1)}
         return visit(0, "opening") + visit(len(arms) + 1, "closing"), found
 
     def covered(self) -> int:

@@ -74,9 +74,10 @@ def test_nothing_is_extrapolated_beyond_the_baselines_two_visits() -> None:
 
 
 def test_baseline_that_has_only_opened_counts_whole() -> None:
-    assert pair_blocks(scores([1.0]), scores([0.4], "opening")) == {
-        "b0": Paired(pytest.approx(0.6), {"arm-a": 1.0, "opening-a": -1.0})
-    }
+    found = pair_blocks(scores([1.0]), scores([0.4], "opening"))["b0"]
+
+    assert found.log_ratio == pytest.approx(0.6)
+    assert found.visits == {"arm-a": 1.0, "opening-a": -1.0}
 
 
 def test_arm_compares_only_with_the_baseline_of_its_own_node() -> None:
@@ -188,7 +189,8 @@ def test_two_equal_parts_have_the_degrees_of_freedom_of_welchs_test() -> None:
 def test_combined_estimates_without_scatter_keep_the_fewest_degrees_of_freedom() -> None:
     together = combine([(0.5, estimate(0.2, freedom=7)), (0.5, estimate(0.4, freedom=3))])
 
-    assert (together.mean, together.block_variance, together.block_freedom) == (pytest.approx(0.3), 0.0, 3)
+    assert together.mean == pytest.approx(0.3)
+    assert (together.block_variance, together.block_freedom) == (0.0, 3)
 
 
 def test_intervals_that_hold_together_are_each_surer() -> None:

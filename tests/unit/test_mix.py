@@ -37,7 +37,7 @@ def _blocks(plan: Plan, rates: Rates, wobble: float) -> Iterator[BlockRecord]:
 
 def gain(found: Comparisons, traffic: Mapping[int, float], dataset: str | None = None) -> float | None:
     mixed = mix_levels(found, traffic, gains_of(found.plan.arms[1], found), dataset)
-    return mixed and math.exp(mixed.mean)
+    return math.exp(mixed.mean) if mixed else None
 
 
 def overall(found: Comparisons, traffic: Mapping[int, float]) -> Mix:
