@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -115,6 +116,17 @@ def test_nothing_settles_a_choice_between_equals() -> None:
     candidates = [candidate(3, math.exp(0.012), half_width=0.012 * math.sqrt(MOST_TIMES + 1))]
 
     assert blocks_to_settle(candidates, chosen(*candidates), 4, NO_NOISE, QUIET) is None
+
+
+def test_blocks_reduce_only_their_own_part_of_the_noise() -> None:
+    """Half widths of 0.08 by the blocks and 0.03 by the visits, 0.05 to go: (0.08 / 0.04)^2 as many blocks."""
+    error = 0.03 / 1.959964
+    found = candidate(3, math.exp(0.05), half_width=0.08)
+    shared = [found._replace(estimate=replace(found.estimate, visits={"arm": 1.0}))]
+    few, many = VisitNoise(error**2, FREEDOM), VisitNoise((2 * error) ** 2, FREEDOM)
+
+    assert blocks_to_settle(shared, choose(shared, few, QUIET), 4, few, QUIET) == 4 * 4 + 1
+    assert blocks_to_settle(shared, choose(shared, many, QUIET), 4, many, QUIET) is None
 
 
 def test_decided_choice_needs_nothing() -> None:
