@@ -220,7 +220,7 @@ def test_visit_noise_joins_what_was_supposed_with_what_each_node_shows() -> None
 
 
 def test_scatter_between_blocks_is_not_taken_for_noise_between_visits() -> None:
-    noise = visit_noise([both_visits([0.05, -0.05, 0.05, -0.05])], 0.0)
+    noise = visit_noise([both_visits([0.06, -0.04, 0.06, -0.04])], 0.0)
 
     assert noise == VisitNoise(0.0, PRIOR_WEIGHT + 1)
 

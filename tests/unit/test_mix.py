@@ -96,6 +96,13 @@ def test_level_without_a_figure_of_the_arm_or_the_baseline_leaves_the_mix_withou
     assert overall(found, {1: 0.5, 4: 0.5}).verdict == "undecided"
 
 
+def test_dataset_without_a_figure_leaves_the_mix_over_all_without_one() -> None:
+    found = found_for({("code", 1): (100, 200), ("chat", 1): (100,)})
+
+    assert gain(found, {1: 1.0}) is None
+    assert gain(found, {1: 1.0}, "code") == pytest.approx(2.0)
+
+
 def test_traffic_is_even_over_the_measured_levels_unless_it_is_given() -> None:
     assert traffic_of(Workload(max_concurrency=(4, 1))) == {1: 0.5, 4: 0.5}
     given = Workload(max_concurrency=(1, 4, 8), traffic={8: 0.3, 1: 0.7, 4: 0})
