@@ -39,11 +39,15 @@ class Fleet:
         speedup: Speedup = fastest_is_7,
         concurrencies: tuple[int, ...] = (1,),
         drift: float = 0.0,
+        traffic: dict[int, float] | None = None,
         **search: object,
     ) -> None:
         """`drift`: of ln(tokens/s) from one visit to the next."""
         config = make_config([3, 7], concurrencies=concurrencies)
-        self.config: SweepConfig = config.model_copy(update={"search": Search.model_validate(search)})
+        workload = config.workload.model_copy(update={"traffic": traffic})
+        self.config: SweepConfig = config.model_copy(
+            update={"workload": workload, "search": Search.model_validate(search)}
+        )
         self.plan: Plan = plan_of(self.config)
         self.policy = policy_for(self.config)
         self.speedup, self.drift = speedup, drift
@@ -121,6 +125,15 @@ def test_confirmation_measures_the_first_blocks_of_every_workload_of_the_mix(pat
 
     indices = [block.index for block in fleet.plan.blocks if block.id in confirming.block_ids]
     assert sorted(indices) == [0, 0, 1, 1, 2, 2]
+
+
+def test_level_without_a_share_of_the_traffic_is_not_measured_again(path: Path) -> None:
+    fleet = Fleet(path, concurrencies=(1, 4), traffic={1: 0.0, 4: 1.0})
+
+    confirming = fleet.run(until="confirm")[-1]
+
+    cells = {block.workload_id for block in fleet.plan.blocks if block.id in confirming.block_ids}
+    assert cells == {fleet.plan.workloads[1].id}
 
 
 def test_schedule_is_measured_again_too_and_what_held_is_complete(path: Path) -> None:
