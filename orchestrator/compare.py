@@ -139,9 +139,10 @@ def not_told_apart(
 def blocks_to_settle(
     candidates: Sequence[Candidate], choosing: Choosing, num_blocks: int, noise: VisitNoise, rules: SelectionRules
 ) -> int | None:
-    """About how many blocks an arm would settle an undecided choice, as the interval narrows with their root.
+    """About how many blocks an arm would settle an undecided choice.
 
-    None where it is decided, and where more than MOST_TIMES as many would be needed: then it hardly matters.
+    None where it is decided, and where more than MOST_TIMES as many would be needed: then it hardly matters, or the
+    noise between visits alone keeps it open, which blocks do not reduce.
     """
     if choosing.verdict != "undecided":
         return None
@@ -149,9 +150,19 @@ def blocks_to_settle(
     confidence = simultaneous(rules.confidence, len(candidates))
     needed = 1.0
     for at in choosing.open_ones:
-        mean = candidates[at].estimate
-        is_above = mean.mean > least
-        distance = mean.mean if is_above else least - mean.mean
-        half = mean.half_width(noise, confidence if is_above else rules.confidence)
-        needed = max(needed, (half / distance) ** 2 if distance > 0 else math.inf)
+        found = candidates[at].estimate
+        is_above = found.mean > least
+        distance = found.mean if is_above else least - found.mean
+        half = found.half_width(noise, confidence if is_above else rules.confidence)
+        needed = max(needed, _times_as_many(found, half, distance, noise))
     return math.ceil(num_blocks * needed) + 1 if needed <= MOST_TIMES else None
+
+
+def _times_as_many(found: Estimate, half_width: float, distance: float, noise: VisitNoise) -> float:
+    """Times the blocks at which the half width is down to `distance`; the part of the visits stays as it is."""
+    if half_width <= distance:
+        return 1.0
+    share_of_blocks = found.block_variance / found.standard_error(noise) ** 2
+    of_blocks, of_visits = half_width**2 * share_of_blocks, half_width**2 * (1 - share_of_blocks)
+    left = distance**2 - of_visits
+    return of_blocks / left if left > 0 else math.inf

@@ -214,17 +214,17 @@ class Search(Strict):
     strategy: Literal["grid", "adaptive", "optuna"] = "grid"
     max_attempts: PositiveInt = 2
     """How often a visit is tried before its arm is given up on that node."""
-    num_proposals: PositiveInt = 20
-    """`optuna` only: arms it measures at most, those taken over from an earlier sweep included."""
-    # The next three are read by `adaptive` only.
-    first_blocks: PositiveInt = 3
-    """Blocks of every workload that an arm gets at first (at least selection.min_blocks); all planned ones where the
-    rest takes no longer than another server start."""
-    min_expected_gain: float = Field(default=0.003, gt=0, lt=0.5)
-    """What a visit over all blocks must be expected to gain, as a share of throughput, averaged over workloads (what
-    it may find beyond a tie with the best so far, by prediction and margin); a shorter one less in proportion."""
     confirm: bool = True
     """Measure the recommended settings once more on fresh server starts, against the baseline."""
+    num_proposals: PositiveInt = 20
+    """`optuna` only: arms it measures at most, those taken over from an earlier sweep included."""
+    first_blocks: PositiveInt = 3
+    """Blocks of every workload (at least selection.min_blocks) that a confirmation measures, and that `adaptive` gives
+    an arm at first; there all planned ones where the rest takes no longer than another server start."""
+    min_expected_gain: float = Field(default=0.006, gt=0, lt=0.5)
+    """`adaptive` only: what a visit over all blocks must be expected to gain, as a share of throughput, averaged over
+    workloads (what it may find beyond a tie with the best so far, by prediction and margin); a shorter one less in
+    proportion."""
     # Budgets, kept by `adaptive` and `optuna`.
     max_blocks: PositiveInt | None = None
     """Budget: block measurements of the whole sweep, both baselines included. None: no limit."""
@@ -248,7 +248,6 @@ class Search(Strict):
 
 _READERS = {
     "num_proposals": ("optuna",),
-    "first_blocks": ("adaptive",),
     "min_expected_gain": ("adaptive",),
     "max_blocks": ("adaptive", "optuna"),
     "max_node_hours": ("adaptive", "optuna"),

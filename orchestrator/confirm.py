@@ -46,7 +46,7 @@ def confirm(
     """Predicted against measured again; a gain that does not show is withdrawn.
 
     Args:
-        confirmed: what `measured.fold_confirmations` made of the confirmation visits.
+        confirmed: `measured.Folded.confirmed`.
     """
     baseline = {key: cell for key, cell in found.cells.items() if key[0] == found.plan.baseline.id}
     again = compare_cells(found.plan, {**baseline, **confirmed}, found.rules)

@@ -116,6 +116,7 @@ def decided(plan: Plan, created_utc: str) -> Selection:
     def result(arm: Arm) -> ArmResult:
         speedup = {0: None, 3: 2.0, 7: 3.0}[arm.num_speculative_tokens]
         return ArmResult(
+            arm=arm.name,
             method=arm.method,
             num_speculative_tokens=arm.num_speculative_tokens,
             num_blocks=2,
@@ -143,7 +144,7 @@ def decided(plan: Plan, created_utc: str) -> Selection:
                 output_len=cell.output_len,
                 verdict="speculate",
                 reason="three times as fast",
-                best=Choice(method="dflash", num_speculative_tokens=7),
+                best=Choice(arm="dflash-k7", method="dflash", num_speculative_tokens=7),
                 arms=tuple(result(arm) for arm in plan.arms),
             )
             for cell in plan.workloads

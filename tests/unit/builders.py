@@ -1,10 +1,21 @@
 """A small sweep of one workload or a few, and measured blocks of it with a chosen throughput."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from orchestrator.config import Dataset, Drafter, Hardware, Model, Speculation, SweepConfig, Workload
+from orchestrator.compare import Comparisons, compare_cells
+from orchestrator.config import (
+    Dataset,
+    Drafter,
+    Hardware,
+    Model,
+    SelectionRules,
+    Speculation,
+    SweepConfig,
+    Workload,
+)
 from orchestrator.ledger import Ledger
+from orchestrator.measured import fold
 from orchestrator.plan import Plan, PromptSet, plan_sweep
 from orchestrator.records import (
     Arm,
@@ -23,6 +34,15 @@ from orchestrator.records import (
 OUTPUT_TOKENS = 1000
 NUM_PROMPTS = 2
 """In a block."""
+STARTED_UTC: Mapping[Phase, str] = {
+    "opening": "2026-08-01T10:00:00Z",
+    "arm": "2026-08-01T10:30:00Z",
+    "confirm": "2026-08-01T10:45:00Z",
+    "closing": "2026-08-01T11:00:00Z",
+}
+"""Arms are measured midway between the baseline's two visits."""
+QUIET = SelectionRules(visit_noise=0)
+"""Rules that suppose no noise between server starts, so that equal blocks leave nothing open."""
 
 
 def make_config(
@@ -97,7 +117,7 @@ def block_record(
         attempt=1,
         phase=phase,
         node=node,
-        started_utc="2026-08-01T10:00:00Z",
+        started_utc=STARTED_UTC[phase],
         wall_s=OUTPUT_TOKENS / tokens_per_s,
         num_requests=len(block.prompt_indices),
         prompt_tokens=100,
@@ -110,6 +130,11 @@ def block_record(
         output_sha256=("x", "y"),
         client_cpu_cores=0.1,
     ).model_copy(update=changes)
+
+
+def compare(plan: Plan, blocks: Iterable[BlockRecord], rules: SelectionRules = QUIET) -> Comparisons:
+    """What selecting starts from."""
+    return compare_cells(plan, fold(blocks, rules).cells, rules)
 
 
 def measured(

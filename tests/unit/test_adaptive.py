@@ -9,6 +9,7 @@ import pytest
 from benchmarks.landscapes import KINDS
 from benchmarks.simulate_search import simulate_one
 from orchestrator.adaptive import Adaptive
+from orchestrator.budget import Budget
 from orchestrator.config import Search, SelectionRules
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan
@@ -87,7 +88,9 @@ class Fleet:
 
 
 def adaptive(**search: object) -> Adaptive:
-    return Adaptive(search=Search.model_validate({"strategy": "adaptive", **search}), rules=SelectionRules())
+    found = Search.model_validate({"strategy": "adaptive", **search})
+    budget = Budget(max_blocks=found.max_blocks, max_node_hours=found.max_node_hours)
+    return Adaptive(search=found, rules=SelectionRules(), budget=budget)
 
 
 def ks(visits: Sequence[Visit], phase: str = "arm") -> list[int]:
@@ -323,11 +326,12 @@ def test_dropped_arms_are_named_with_the_reason(plan: Plan, path: Path) -> None:
     assert set(dropped.values()) == {"predicted to gain nothing worth its time"}
 
 
-def test_configuration_chooses_the_policy() -> None:
-    config = make_config()
+def test_configuration_chooses_the_search() -> None:
+    def policy(**search: object) -> object:
+        return policy_for(make_config().model_copy(update={"search": Search.model_validate(search)}))
 
-    assert isinstance(policy_for(config), Grid)
-    assert isinstance(policy_for(config.model_copy(update={"search": Search(strategy="adaptive")})), Adaptive)
+    assert isinstance(policy(confirm=False), Grid)
+    assert isinstance(policy(strategy="adaptive", confirm=False), Adaptive)
 
 
 def test_budget_with_the_grid_is_refused_since_nothing_would_keep_to_it() -> None:

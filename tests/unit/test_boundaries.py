@@ -48,6 +48,7 @@ PURE_NAMES = [
 PURE_NAMES += ["suggest", "time_split", "validity"]
 PURE_NAMES += ["adaptive", "evidence", "policies", "predict", "step_time", "worth"]
 PURE_NAMES += ["budget", "optuna_search"]
+PURE_NAMES += ["compare", "confirm", "confirming", "decide", "estimate", "measured", "mix", "recommend", "drift"]
 PURE = [f"orchestrator.{name}" for name in PURE_NAMES]
 
 IMPURE_LIBRARIES = {"ray", "mlflow", "boto3", "botocore", "aiohttp", "hydra", "omegaconf", "requests", "torch", "vllm"}
@@ -95,7 +96,7 @@ def test_pure_module_reaches_no_cluster_network_or_cloud(module: str) -> None:
 
 
 def test_core_of_the_design_is_there_and_pure() -> None:
-    for name in ("plan", "metrics", "selection", "records", "config", "ids", "ledger"):
+    for name in ("plan", "metrics", "selection", "records", "config", "ids", "ledger", "decide"):
         assert f"orchestrator.{name}" in SOURCES
         assert f"orchestrator.{name}" in PURE
 

@@ -5,6 +5,7 @@ from pydantic import BaseModel, ValidationError
 
 from orchestrator.config import (
     Cluster,
+    Constraints,
     Dataset,
     Drafter,
     Hardware,
@@ -12,6 +13,7 @@ from orchestrator.config import (
     Search,
     SelectionRules,
     Server,
+    Slo,
     Space,
     Speculation,
     SweepConfig,
@@ -171,10 +173,57 @@ def test_space_is_refused_where_it_cannot_be_searched_or_nothing_would_vary() ->
     ("search", "said"),
     [
         ({"strategy": "grid", "num_proposals": 5}, "num_proposals: only search=optuna reads it, but search is grid"),
-        ({"strategy": "optuna", "first_blocks": 5}, "first_blocks: only search=adaptive reads it"),
+        ({"strategy": "optuna", "min_expected_gain": 0.1}, "min_expected_gain: only search=adaptive reads it"),
         ({"strategy": "adaptive", "num_proposals": 5}, "num_proposals: only search=optuna reads it"),
     ],
 )
 def test_key_that_the_search_would_ignore_is_refused(search: dict[str, object], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         Search.model_validate(search)
+
+
+# --- traffic, objectives, search
+
+
+def test_traffic_takes_yamls_keys_and_leaves_out_levels_at_will() -> None:
+    workload = Workload.model_validate({"max_concurrency": [1, 4, 16], "traffic": {"1": 0.25, "16": 0.75}})
+
+    assert workload.traffic == {1: 0.25, 16: 0.75}
+
+
+def test_traffic_at_a_level_that_is_not_measured_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"names concurrency \[8\], but max_concurrency measures \[1, 4\]"):
+        Workload(max_concurrency=(1, 4), traffic={1: 0.5, 8: 0.5})
+
+
+@pytest.mark.parametrize(("shares", "total"), [((0.5, 0.4), "0.9"), ((50, 50), "100"), ((0, 0), "0")])
+def test_traffic_whose_shares_do_not_add_up_to_one_is_refused(shares: tuple[float, float], total: str) -> None:
+    with pytest.raises(ValidationError, match=f"must add up to 1, but add up to {total}"):
+        Workload(max_concurrency=(1, 4), traffic=dict(zip((1, 4), shares, strict=True)))
+
+
+def test_negative_share_of_traffic_is_refused() -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        Workload(max_concurrency=(1, 4), traffic={1: 1.5, 4: -0.5})
+
+
+def test_goodput_needs_limits_to_count_by() -> None:
+    with pytest.raises(ValidationError, match="objective 'goodput' needs slo"):
+        SelectionRules(objective="goodput")
+    assert SelectionRules(objective="goodput", slo=Slo(ttft_s=0.5)).slo == Slo(ttft_s=0.5)
+
+
+def test_limits_without_any_limit_are_refused_and_constraints_ask_for_nothing_by_default() -> None:
+    with pytest.raises(ValidationError, match="needs at least one of ttft_s, tpot_s, e2e_s"):
+        Slo()
+    assert SelectionRules().constraints == Constraints()
+
+
+@pytest.mark.parametrize("key", ["ttft_p95_s", "tpot_p95_s", "e2e_p95_s"])
+def test_limit_of_zero_seconds_is_refused(key: str) -> None:
+    with pytest.raises(ValidationError, match="greater than 0"):
+        Constraints.model_validate({key: 0})
+
+
+def test_grid_takes_what_a_confirmation_reads() -> None:
+    assert Search(confirm=False).strategy == Search(first_blocks=5).strategy == "grid"

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.deploy import IMAGE, local_speculative_config, recommend_commands
 from orchestrator.records import Arm
+from orchestrator.selection import Recommendation
 from tasks.demo import resolve_model
 from tests.unit.builders import make_plan
 
@@ -17,8 +18,12 @@ def make_arm(k: int = 7, **server: object) -> Arm:
     return arm.model_copy(update={"server": arm.server.model_copy(update=server)})
 
 
+def commands_for(arm: Arm, engine_version: str | None) -> Recommendation:
+    return recommend_commands(arm, engine_version, "measured again")
+
+
 def test_commands_hold_the_speculative_config_as_json() -> None:
-    commands = recommend_commands(make_arm(), "0.32.0")
+    commands = commands_for(make_arm(), "0.32.0")
 
     expected = {"method": "dflash", "model": "org/drafter", "num_speculative_tokens": 7}
     assert commands.speculative_config == expected
@@ -28,7 +33,7 @@ def test_commands_hold_the_speculative_config_as_json() -> None:
 
 
 def test_baseline_has_no_speculative_config() -> None:
-    commands = recommend_commands(make_arm(0), "0.32.0")
+    commands = commands_for(make_arm(0), "0.32.0")
 
     assert commands.speculative_config is None
     assert "speculative" not in commands.vllm_serve + commands.docker_run
@@ -39,7 +44,7 @@ def test_serve_command_has_the_measured_flags_and_environment() -> None:
         kv_cache_gib=4.5, omp_threads_bind="0-31|32-63", enforce_eager=True, extra_args=("--block-size", "32")
     )
 
-    preload, _, rest = recommend_commands(arm, None).vllm_serve.partition(" VLLM_CPU")
+    preload, _, rest = commands_for(arm, None).vllm_serve.partition(" VLLM_CPU")
     words = shlex.split("VLLM_CPU" + rest)
 
     assert preload == 'LD_PRELOAD="$(dirname "$(command -v vllm)")/../lib/libiomp5.so"'
@@ -50,7 +55,7 @@ def test_serve_command_has_the_measured_flags_and_environment() -> None:
 
 
 def test_container_has_what_vllms_cpu_guide_asks_for() -> None:
-    command = recommend_commands(make_arm(env={"LABEL": "a b"}), "0.32.0").docker_run
+    command = commands_for(make_arm(env={"LABEL": "a b"}), "0.32.0").docker_run
     words = shlex.split(command)
 
     assert {"--ipc=host", "--cap-add=SYS_NICE", "seccomp=unconfined"} <= set(words)
@@ -61,14 +66,14 @@ def test_container_has_what_vllms_cpu_guide_asks_for() -> None:
 
 @pytest.mark.parametrize(("version", "tag"), [("0.32.0", "v0.32.0"), ("0.32.0+cpu", "v0.32.0"), (None, "latest")])
 def test_image_is_the_measured_version_by_a_valid_tag(version: str | None, tag: str) -> None:
-    assert f" {IMAGE}:{tag} " in recommend_commands(make_arm(), version).docker_run
+    assert f" {IMAGE}:{tag} " in commands_for(make_arm(), version).docker_run
 
 
 def test_demo_models_appear_as_folders_of_this_machine_and_are_mounted() -> None:
     demo = {"method": "dflash", "model": "demo://dflash", "num_speculative_tokens": 7}
     arm = make_arm(target="demo://target", speculative_config=demo)
 
-    commands = recommend_commands(arm, None)
+    commands = commands_for(arm, None)
 
     assert "demo://" not in commands.model_dump_json()
     for folder in (resolve_model("demo://target"), resolve_model("demo://dflash")):
@@ -80,7 +85,7 @@ def test_relative_model_folder_is_mounted_by_its_absolute_path(tmp_path: Path, m
     (tmp_path / "models" / "mine").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
 
-    commands = recommend_commands(make_arm(target="models/mine"), None)
+    commands = commands_for(make_arm(target="models/mine"), None)
 
     folder = tmp_path / "models" / "mine"
     assert f"-v {folder}:{folder}:ro" in commands.docker_run
@@ -89,4 +94,4 @@ def test_relative_model_folder_is_mounted_by_its_absolute_path(tmp_path: Path, m
 
 @pytest.mark.parametrize("k", [0, 7])
 def test_model_of_the_hub_is_not_mounted(k: int) -> None:
-    assert shlex.split(recommend_commands(make_arm(k), None).docker_run).count("-v") == 1
+    assert shlex.split(commands_for(make_arm(k), None).docker_run).count("-v") == 1

@@ -7,22 +7,23 @@ import pytest
 
 from orchestrator.adaptive import Adaptive
 from orchestrator.board import Board
+from orchestrator.budget import Budget
 from orchestrator.config import Hardware, Search, SelectionRules
 from orchestrator.ledger import Ledger
 from orchestrator.nodes import judge, set_aside
 from orchestrator.plan import Plan
-from orchestrator.policies import Policy
-from orchestrator.policy import Grid
+from orchestrator.policy import Grid, Policy
 from orchestrator.records import BlockRecord, MeasuredBlock, NodeInfo, Visit, VisitRecord
 from orchestrator.sweep_dir import SweepDir
 from tests.unit.builders import answers, block_record, finished, make_plan, measured
 from tests.unit.report_fixture import NODE
 
 LOCAL = Hardware(name="local")
+NO_BUDGET = Budget(max_blocks=None, max_node_hours=None)
 RATES = (100.0, 110.0, 90.0, 105.0)
 POLICIES: list[Policy] = [
     Grid(seed=0, max_attempts=1),
-    Adaptive(search=Search(strategy="adaptive", max_attempts=1), rules=SelectionRules()),
+    Adaptive(search=Search(strategy="adaptive", max_attempts=1), rules=SelectionRules(), budget=NO_BUDGET),
 ]
 
 

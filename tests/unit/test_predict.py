@@ -5,6 +5,7 @@ from math import exp, log
 
 import pytest
 
+from orchestrator.config import SelectionRules
 from orchestrator.evidence import Noise, gather
 from orchestrator.plan import Plan
 from orchestrator.predict import Prediction, Predictor
@@ -45,7 +46,7 @@ def measure(plan: Plan, speedups: Mapping[int, float]) -> list[BlockRecord]:
 
 def predictor(plan: Plan, blocks: Sequence[BlockRecord]) -> Predictor:
     order = tuple(dict.fromkeys(block.arm_id for block in blocks))
-    return Predictor(workloads=gather(plan, blocks), noise=NOISE, largest_k=15, order=order)
+    return Predictor(workloads=gather(plan, blocks, SelectionRules()), noise=NOISE, largest_k=15, order=order)
 
 
 def predict(plan: Plan, blocks: Sequence[BlockRecord], k: int, workload: int = 0) -> Prediction:

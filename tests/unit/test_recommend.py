@@ -1,46 +1,35 @@
 """From verdicts to settings: the safer choice wherever nothing was measured."""
 
 import itertools
+import math
+from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.config import SelectionRules
+from orchestrator.compare import Comparisons
 from orchestrator.plan import Plan
-from orchestrator.recommend import batch_size_schedules, best_static_arm
-from orchestrator.selection import ArmResult, Choice, Interval, Verdict, WorkloadResult
-from tests.unit.builders import make_plan
+from orchestrator.recommend import (
+    batch_size_schedules,
+    crossovers,
+    overall_levels,
+    schedule_arm,
+    schedule_gains,
+    static_arm,
+)
+from orchestrator.selection import Choice, Interval, Mix, MixedArm, Verdict, WorkloadResult
+from tests.unit.builders import block_record, compare, make_plan
 
-RULES = SelectionRules()
 GRID = (1, 3, 7)
 
 
-def arm(k: int, speedup: float | None, half_width: float = 0.02) -> ArmResult:
-    """`half_width` of the interval, as a share of the mean. For the baseline `speedup` only says: measured or not."""
-    rate = None if speedup is None else Interval(mean=100 * speedup, ci_low=99 * speedup, ci_high=101 * speedup)
-    interval = speedup and Interval(mean=speedup, ci_low=speedup / (1 + half_width), ci_high=speedup * (1 + half_width))
-    return ArmResult(
-        method="dflash" if k else "none",
-        num_speculative_tokens=k,
-        num_blocks=4,
-        num_requests=8,
-        output_tokens_per_s=rate,
-        speedup=interval if k and interval else None,
-        acceptance_length=None,
-        acceptance_rate=None,
-        survival=None,
-        ttft_s=None,
-        tpot_s=None,
-        usd_per_million_output_tokens=None,
-        outputs_match_baseline=None,
-    )
+def choice(k: int) -> Choice:
+    return Choice(arm=f"dflash-k{k}" if k else "none", method="dflash" if k else "none", num_speculative_tokens=k)
 
 
-def workload(
-    *speedups: float | None, dataset: str = "code", concurrency: int = 1, best: int | None = None, wide: float = 0.02
-) -> WorkloadResult:
-    """`speedups` of GRID; `best` None is undecided."""
+def workload(*, dataset: str = "code", concurrency: int = 1, best: int | None = None) -> WorkloadResult:
+    """`best` None is undecided."""
     verdict: Verdict = "undecided" if best is None else "speculate" if best else "baseline"
     return WorkloadResult(
         dataset=dataset,
@@ -48,14 +37,20 @@ def workload(
         output_len=128,
         verdict=verdict,
         reason="",
-        best=None if best is None else Choice(method="dflash" if best else "none", num_speculative_tokens=best),
-        arms=(arm(0, 1.0), *(arm(k, speedup, wide) for k, speedup in zip(GRID, speedups, strict=False))),
+        best=None if best is None else choice(best),
+        arms=(),
     )
 
 
-def static_k(*workloads: WorkloadResult) -> int | None:
-    chosen = best_static_arm(make_plan(GRID), workloads, RULES)
-    return None if chosen is None else chosen.num_speculative_tokens
+def measured_at(plan: Plan, speedups: Mapping[tuple[str, int], Sequence[float]]) -> Comparisons:
+    """(dataset, concurrency) -> speedup of every speculative arm there."""
+    blocks = []
+    for cell in plan.workloads:
+        for arm, speedup in zip(
+            plan.arms, (1.0, *speedups.get((cell.dataset, cell.max_concurrency), ())), strict=False
+        ):
+            blocks += [block_record(plan, arm, block, 100 * speedup) for block in plan.blocks_of(cell.id)]
+    return compare(plan, blocks)
 
 
 def levels(best_by_concurrency: dict[int, int | None], max_num_seqs: int = 64) -> list[list[int]]:
@@ -74,52 +69,121 @@ def with_max_num_seqs(plan: Plan, max_num_seqs: int) -> Plan:
 # --- one static setting
 
 
-def test_static_choice_is_best_over_all_workloads_not_best_on_one() -> None:
-    assert static_k(workload(1.2, 1.5, 3.0), workload(1.2, 1.5, 0.5)) == 3
+def overall_mix(best: int | None, gain: float | None = 1.5) -> Mix:
+    interval = gain and Interval(mean=gain, ci_low=gain, ci_high=gain)
+    mixed = MixedArm(arm="dflash-k3", method="dflash", num_speculative_tokens=3, gain=interval or None)
+    verdict: Verdict = "undecided" if best is None else "speculate" if best else "baseline"
+    chosen = None if best is None else choice(best)
+    return Mix(dataset=None, traffic={1: 1.0}, verdict=verdict, best=chosen, arms=(mixed,))
 
 
-def test_static_tie_goes_to_the_smaller_k() -> None:
-    assert static_k(workload(1.0, 1.495, 1.5)) == 3
+@pytest.mark.parametrize(
+    ("mix", "expected"),
+    [
+        (overall_mix(3), "dflash-k3"),
+        (overall_mix(0), "none"),
+        (overall_mix(None), "none"),  # measured, and no gain is proven
+        (overall_mix(None, gain=None), None),
+    ],
+)
+def test_static_setting_is_the_best_of_the_mix_and_the_baseline_unless_a_gain_is_proven(
+    mix: Mix, expected: str | None
+) -> None:
+    chosen = static_arm(make_plan(GRID), mix)
+
+    assert (chosen and chosen.name) == expected
 
 
-def test_static_choice_is_the_baseline_where_nothing_gains() -> None:
-    assert static_k(workload(0.9, 0.8, 0.7)) == 0
-    assert static_k(workload(1.005, 1.002, 0.9)) == 0
+# --- where speculation stops paying
 
 
-def test_gain_that_may_be_noise_is_not_recommended() -> None:
-    assert static_k(workload(1.05, 1.1, 1.15, wide=0.3)) == 0
+@pytest.mark.parametrize(
+    ("best", "pays_up_to", "stops_at"),
+    [
+        ({1: 7, 4: 3, 16: 0}, 4, 16),
+        ({1: 7, 4: None, 16: 3}, 1, 4),
+        ({4: 3, 1: 7}, 4, None),
+        ({1: 0, 4: 0}, None, 1),
+    ],
+)
+def test_crossover_is_between_the_last_level_that_pays_and_the_first_that_does_not(
+    best: dict[int, int | None], pays_up_to: int | None, stops_at: int | None
+) -> None:
+    [found] = crossovers([workload(concurrency=level, best=k) for level, k in best.items()])
+
+    assert (found.pays_up_to, found.stops_at) == (pays_up_to, stops_at)
 
 
-def test_gain_too_noisy_on_each_workload_may_be_sure_over_many() -> None:
-    noisy = workload(1.05, 1.1, 1.25, wide=0.3)
+def test_each_dataset_has_its_own_crossover() -> None:
+    found = crossovers([workload(dataset="code", best=3), workload(dataset="chat", best=0)])
 
-    assert static_k(noisy) == 0
-    assert static_k(*[noisy] * 9) == 7
-
-
-def test_arm_without_a_figure_on_some_workload_is_not_recommended() -> None:
-    assert static_k(workload(1.2, 1.5, 3.0), workload(1.2, 1.3, None)) == 3
+    assert [(each.dataset, each.pays_up_to, each.stops_at) for each in found] == [("code", 1, None), ("chat", None, 1)]
 
 
-def test_nothing_is_recommended_without_figures() -> None:
-    unmeasured = workload(1.2, 1.5, 3.0)
-    unmeasured = unmeasured.model_copy(update={"arms": (arm(0, None), *unmeasured.arms[1:])})
-
-    assert static_k(unmeasured) is None
-    assert static_k(workload(None, None, None)) is None
+# --- one schedule over all datasets
 
 
-def test_plan_of_the_baseline_alone_recommends_it() -> None:
-    chosen = best_static_arm(make_plan([]), [workload(best=0)], RULES)
+def test_level_takes_the_arm_that_gains_most_over_all_datasets_together() -> None:
+    plan = make_plan([3, 7], concurrencies=(1, 4), datasets=("code", "chat"))
+    speedups = {("code", 1): (1.5, 3.0), ("chat", 1): (1.4, 0.5), ("code", 4): (0.5, 0.4), ("chat", 4): (1.1, 0.9)}
 
-    assert chosen is not None
-    assert chosen.is_baseline
+    chosen = overall_levels(measured_at(plan, speedups), plan.arms[1:])
+
+    assert {level: arm.name for level, arm in chosen.items()} == {1: "dflash-k3", 4: "none"}
+
+
+def test_level_takes_no_arm_that_lacks_a_figure_on_some_dataset_or_is_not_allowed() -> None:
+    plan = make_plan([3, 7], datasets=("code", "chat"))
+    found = measured_at(plan, {("code", 1): (1.5, 3.0), ("chat", 1): (1.4,)})
+
+    assert overall_levels(found, plan.arms[1:])[1].name == "dflash-k3"
+    assert overall_levels(found, plan.arms[2:])[1].name == "none"
+
+
+def test_schedule_gains_what_its_arm_does_at_each_level_and_nothing_without_one() -> None:
+    plan = make_plan([3], concurrencies=(1, 4))
+    found = measured_at(plan, {("code", 1): (2.0,), ("code", 4): (0.5,)})
+
+    gains = schedule_gains({1: plan.arms[1], 4: plan.baseline}, found)
+
+    assert [math.exp(gains[cell.id].mean) for cell in plan.workloads] == pytest.approx([2.0, 1.0])
+
+
+def test_same_arm_at_every_level_needs_no_schedule() -> None:
+    plan = make_plan([3, 7], concurrencies=(1, 4))
+
+    assert schedule_arm(plan, dict.fromkeys((1, 4), plan.arms[1])) is None
+    assert schedule_arm(plan, dict.fromkeys((1, 4), plan.baseline)) is None
+
+
+def test_schedule_is_a_server_of_the_largest_k_and_keeps_its_other_settings() -> None:
+    plan = make_plan([3, 7], concurrencies=(1, 4))
+
+    arm = schedule_arm(plan, {1: plan.arms[2], 4: plan.arms[1]})
+
+    assert arm is not None
+    assert arm.num_speculative_tokens == 7
+    assert arm.server.model_copy(update={"speculative_config": None}) == plan.arms[2].server.model_copy(
+        update={"speculative_config": None}
+    )
+
+
+def test_methods_that_read_no_schedule_and_sweeps_that_vary_more_than_k_get_none() -> None:
+    plan = make_plan([3, 7], concurrencies=(1, 4))
+    other = [arm.model_copy(update={"method": "ngram"}) for arm in plan.arms[1:]]
+    varied = plan.model_copy(
+        update={"arms": (plan.baseline, *(arm.model_copy(update={"settings": {"x": 1}}) for arm in plan.arms[1:]))}
+    )
+
+    assert schedule_arm(plan, {1: other[1], 4: other[0]}) is None
+    assert schedule_arm(varied, {1: varied.arms[2], 4: varied.arms[1]}) is None
+    assert batch_size_schedules(varied, [workload(best=7)]) == ()
 
 
 # --- the schedule
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.integers(1, 80), st.sampled_from([None, 0, 1, 3, 7]), min_size=1, max_size=5),
     st.integers(1, 70),

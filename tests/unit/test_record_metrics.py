@@ -67,6 +67,7 @@ def block(
 
 def decided(**changes: object) -> Selection:
     none = ArmResult(
+        arm="none",
         method="none",
         num_speculative_tokens=0,
         num_blocks=2,
@@ -83,6 +84,7 @@ def decided(**changes: object) -> Selection:
     )
     dflash = none.model_copy(
         update={
+            "arm": "dflash-k2",
             "method": "dflash",
             "num_speculative_tokens": 2,
             "speedup": Interval(mean=2.5, ci_low=2.0, ci_high=3.0),
@@ -95,7 +97,7 @@ def decided(**changes: object) -> Selection:
         output_len=8,
         verdict="speculate",
         reason="faster | by far",
-        best=Choice(method="dflash", num_speculative_tokens=2),
+        best=Choice(arm="dflash-k2", method="dflash", num_speculative_tokens=2),
         arms=(none, dflash),
     )
     provenance = Provenance(git_commit="abc", versions={"vllm": "0.32.0"}, hardware={}, plan_id=PLAN.id)
