@@ -59,7 +59,7 @@ def test_clean_speculating_block_counts(dflash_k7: _Run) -> None:
     ],
 )
 def test_contaminated_block_is_void_with_its_reason(baseline: _Run, changes: dict[str, object], reason: str) -> None:
-    assert baseline._contamination(CLEAN.model_copy(update=changes), 1000) == reason
+    assert baseline._contamination(CLEAN.model_copy(update=changes), 1000, CELL) == reason
 
 
 def test_prefix_cache_hits_are_fine_where_prefix_caching_is_the_arm() -> None:
