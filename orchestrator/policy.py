@@ -126,7 +126,7 @@ def num_measurements(plan: Plan, nodes: Collection[str]) -> int:
 def is_complete(plan: Plan, ledger: Ledger) -> bool:
     """Whether every arm is measured, between two baselines on every node that measured one."""
     blocks = ledger.valid_blocks()
-    nodes = {block.node for block in blocks if block.phase == "arm"}
+    nodes = {block.node for block in blocks if block.phase in ("arm", "confirm")}
     nodes = nodes or {block.node for block in blocks if block.phase == "opening"}
     arms = all(not missing_blocks(plan, ledger, arm, "arm", "") for arm in plan.arms if not arm.is_baseline)
     return bool(nodes) and arms and all(_measured_all(plan, ledger, "closing", node) for node in nodes)
