@@ -51,8 +51,7 @@ class Adaptive(Strict):
 
     def is_complete(self, plan: Plan, ledger: LedgerView) -> bool:
         """Whether nothing is worth measuring, or affordable, any more, and every node that measured has closed."""
-        phase = "arm" if len(plan.arms) > 1 else "opening"
-        nodes = {block.node for block in ledger.valid_blocks() if block.phase == phase}
+        nodes = {block.node for block in ledger.valid_blocks() if block.phase in _compared(plan)}
         sessions = [_Session(plan, ledger, (), node, self.search.max_attempts) for node in sorted(nodes)]
         return (
             bool(nodes)
@@ -147,11 +146,15 @@ class _Session:
         )
 
 
+def _compared(plan: Plan) -> tuple[Phase, ...]:
+    """The phases whose blocks a node's closing baseline has to match."""
+    return ("arm", "confirm") if len(plan.arms) > 1 else ("opening",)
+
+
 def closing_blocks(plan: Plan, ledger: LedgerView, node: str) -> Wanted:
     """The blocks that arms measured on `node`; of a plan without arms, those of the opening baseline."""
-    phases = ("arm", "confirm") if len(plan.arms) > 1 else ("opening",)
     wanted: dict[str, int] = {}
     for block in ledger.valid_blocks():
-        if block.phase in phases and block.node == node:
+        if block.phase in _compared(plan) and block.node == node:
             wanted[block.workload_id] = max(wanted.get(block.workload_id, 0), block.block_index + 1)
     return wanted

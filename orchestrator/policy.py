@@ -177,8 +177,8 @@ def is_closed(plan: Plan, ledger: LedgerView) -> bool:
 
 
 def measuring_nodes(ledger: LedgerView) -> list[str]:
-    """The nodes that measured an arm; where none did, those that measured the opening baseline."""
+    """The nodes that measured an arm, or confirmed one; where none did, those that measured the opening baseline."""
     nodes: defaultdict[Phase, set[str]] = defaultdict(set)
     for block in ledger.valid_blocks():
         nodes[block.phase].add(block.node)
-    return sorted(nodes["arm"] or nodes["opening"])
+    return sorted(nodes["arm"] | nodes["confirm"] or nodes["opening"])

@@ -16,6 +16,7 @@ from orchestrator.plan import Plan
 from orchestrator.policies import policy_for
 from orchestrator.policy import Grid
 from orchestrator.records import Block, BlockRecord, SpecCounters, Visit
+from orchestrator.worth import Worth
 from tests.unit.builders import answer, finished, make_config, make_plan
 
 Speedup = Callable[[str, int], float]
@@ -281,6 +282,19 @@ def test_second_node_takes_another_arm_and_closes_only_when_no_arm_is_under_way(
     while (visit := fleet.start("b")) is not None:
         assert visit.phase == "arm"
         fleet.end(visit)
+
+
+def test_closing_baseline_changes_nothing_of_what_was_worth_measuring(plan: Plan, path: Path) -> None:
+    fleet = Fleet(plan, path)
+    while (visit := fleet.start()) and visit.phase != "closing":
+        fleet.end(visit)
+    assert visit
+    before = Worth(plan, fleet.ledger, fleet.policy.search, fleet.policy.rules).workloads
+
+    fleet.noise = 0.2
+    fleet.end(visit)
+
+    assert Worth(plan, fleet.ledger, fleet.policy.search, fleet.policy.rules).workloads == before
 
 
 # --- budget and configuration

@@ -178,6 +178,42 @@ def test_confirmation_waits_for_arms_under_way_elsewhere_and_runs_on_one_node_on
     assert meanwhile is None or meanwhile.phase == "closing"
 
 
+def all_arms_on_a(fleet: Fleet) -> None:
+    """Both nodes have opened, and `a` has measured every arm."""
+    for node in ("a", "b", "a", "a"):
+        visit = fleet.start(node)
+        assert visit
+        fleet.end(visit)
+    assert len(fleet.arms) == 2
+
+
+@pytest.mark.parametrize("strategy", ["grid", "adaptive"])
+def test_node_that_measured_nothing_but_a_confirmation_closes_too(path: Path, strategy: str) -> None:
+    fleet = Fleet(path, strategy=strategy)
+    all_arms_on_a(fleet)
+
+    confirming = fleet.start("b")
+    assert confirming
+    fleet.end(confirming)
+
+    assert confirming.phase == "confirm"
+    assert told(fleet.run("a")) == ["closing none"]
+    assert not fleet.is_complete
+    assert told(fleet.run("b")) == ["closing none"]
+    assert fleet.is_complete
+
+
+@pytest.mark.parametrize(("max_blocks", "is_taken"), [(25, False), (26, True)])
+def test_budget_must_take_the_closing_baseline_that_a_confirmation_asks_for(
+    path: Path, max_blocks: int, is_taken: bool
+) -> None:
+    """Two openings, two arms and one closing of 4 blocks; on `b` 3 blocks to confirm, and 3 to close."""
+    fleet = Fleet(path, strategy="adaptive", max_blocks=max_blocks)
+    all_arms_on_a(fleet)
+
+    assert (fleet.start("b") is not None) == is_taken
+
+
 def test_failed_confirmation_is_tried_again_with_what_is_missing_and_then_given_up(path: Path) -> None:
     fleet = Fleet(path, max_attempts=2)
     first = fleet.run(until="confirm")[-1]
