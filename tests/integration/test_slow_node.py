@@ -1,9 +1,11 @@
 """Two local Ray nodes of which one is slow: it is set aside, and the other one measures everything."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.standin import free_port
 pytestmark = pytest.mark.timeout(240)
 
 CPUS = sorted(os.sched_getaffinity(0))
+NO_ENV: Mapping[str, str] = {}
 
 
 @pytest.fixture
@@ -22,29 +25,32 @@ def box(tmp_path: Path) -> Iterator[Sandbox]:
         yield found
 
 
-@pytest.fixture
-def hogs_on_the_last_cpu() -> Iterator[None]:
-    """Two endless loops: what else runs there gets a third of it."""
-    loop = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{CPUS[-1]}}})\nwhile True: pass"]
-    hogs = [subprocess.Popen(loop) for _ in range(2)]
-    yield
-    for hog in hogs:
-        hog.kill()
-        hog.wait()
+@contextmanager
+def hogs_on(cpu: int) -> Iterator[None]:
+    """Two endless loops, of the engine's own priority: what else runs there gets a third of it."""
+    loop = f"import os; os.setpriority(os.PRIO_PROCESS, 0, 0); os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
+    hogs = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(2)]
+    try:
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
 
 
-def start_two_nodes(box: Sandbox, *, env_of_b: Mapping[str, str] | None = None, on_own_cpus: bool = False) -> str:
+def start_two_nodes(box: Sandbox, *, env_of_b: Mapping[str, str] = NO_ENV, on_own_cpus: bool = False) -> str:
     """Nodes a and b; the address."""
     port = free_port()
     box.start_ray(
         *("--head", f"--port={port}", "--node-ip-address=127.0.0.1", "--num-cpus=1"),
         *("--include-dashboard=false", f"--temp-dir={box.temporary}/r", "--object-store-memory=100000000"),
     )
-    for name, cpu, env in (("a", CPUS[0], {}), ("b", CPUS[-1], env_of_b)):
+    for name, cpu, env in (("a", CPUS[0], NO_ENV), ("b", CPUS[-1], env_of_b)):
         box.start_ray(
             *(f"--address=127.0.0.1:{port}", "--node-ip-address=127.0.0.1", "--num-cpus=1", f"--node-name={name}"),
             *("--resources", '{"xeon_node": 1}', "--object-store-memory=100000000"),
-            env=env,
+            # As the README says; with Ray's own 15 a worker hardly starts beside the hogs.
+            env={"RAY_worker_niceness": "0", **env},
             cpu=cpu if on_own_cpus else None,
         )
     return f"127.0.0.1:{port}"
@@ -60,8 +66,8 @@ def sweep(box: Sandbox, address: str, flags: list[str]) -> Ended:
     )
 
 
-def require_b_set_aside(box: Sandbox, ended: Ended) -> None:
-    """All that counts is a's, and everybody is told."""
+def reason_for_setting_b_aside(box: Sandbox, ended: Ended) -> str:
+    """Once it is sure that all that counts is a's, and that everybody is told."""
     assert ended.exit_code == 0, ended
     ledger = box.sweep.ledger()
     assert list(ledger.set_aside) == ["b"]
@@ -70,23 +76,28 @@ def require_b_set_aside(box: Sandbox, ended: Ended) -> None:
     assert any(block.node == "b" for block in ledger.blocks())
     assert "closing" not in {visit.phase for visit in ledger.visits() if visit.node == "b"}
     reason = box.selection().provenance.nodes_set_aside["b"]
-    assert "its baseline is " in reason
-    assert "% slower than that of a on 4 blocks in common" in reason
-    assert "node b is set aside, its blocks are measured elsewhere: its baseline is " in ended.stdout
-    assert "Node b was set aside: its baseline is " in ended.stdout
+    assert "node b is set aside, its blocks are measured elsewhere: its " in ended.stdout
+    assert f"Node b was set aside: {reason}" in ended.stdout
     for name in ("report.md", "report.html"):
-        assert "Node b was set aside: its baseline is " in (box.sweep.path / name).read_text()
+        assert f"Node b was set aside: {reason}" in (box.sweep.path / name).read_text()
+    return reason
 
 
 def test_node_whose_engine_is_slow_is_set_aside_and_its_blocks_are_measured_on_the_other(box: Sandbox) -> None:
     address = start_two_nodes(box, env_of_b={"STANDIN_SLOWDOWN": "3"})
 
-    require_b_set_aside(box, sweep(box, address, slow(20)))
+    reason = reason_for_setting_b_aside(box, sweep(box, address, slow(20)))
+
+    assert re.match(r"its baseline is \d\d % slower than that of a on 4 blocks in common; ", reason)
 
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each node")
-@pytest.mark.usefixtures("hogs_on_the_last_cpu")
 def test_node_whose_cpu_others_take_is_set_aside(box: Sandbox) -> None:
     address = start_two_nodes(box, on_own_cpus=True)
 
-    require_b_set_aside(box, sweep(box, address, ["--standin-busy", *slow(20)]))
+    with hogs_on(CPUS[-1]):
+        ended = sweep(box, address, ["--standin-busy", *slow(20)])
+
+    reason = reason_for_setting_b_aside(box, ended)
+
+    assert reason.startswith(("its baseline is ", "its memory copies "))

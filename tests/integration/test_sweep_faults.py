@@ -159,7 +159,8 @@ def test_faulty_arms_are_named_and_the_others_measured_while_mlflow_is_down(box:
         closed.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
     arguments = small(
-        *("speculation.num_speculative_tokens=[1,2,3,4,5,6,7]", "workload.num_blocks=3", "tracking=server"),
+        *("speculation.num_speculative_tokens=[1,2,3,4,5,6,7]", "search=grid", "workload.num_blocks=3"),
+        "tracking=server",
         f"tracking.uri={uri}",
         command=[faulty_server(box.path)],
     )
