@@ -102,17 +102,12 @@ def _ours(target: Target, cell: WorkloadCell, chosen: Sequence[tuple[int, Prompt
 
 
 def _theirs(target: Target, cell: WorkloadCell, chosen: Sequence[tuple[int, Prompt]], folder: Path) -> Figures:
-    data = folder / f"{cell.dataset}.jsonl"
-    data.write_text("".join(json.dumps({"prompt": prompt.messages[0].content}) + "\n" for _, prompt in chosen))
+    data = write_prompts(folder / f"{cell.dataset}.jsonl", chosen)
     before = read_counters(target.base_url, target.api_key, timeout_s=10)
     done = subprocess.run(
         [
-            *(str(Path(sys.executable).parent / "vllm"), "bench", "serve", "--backend", "openai-chat"),
-            *("--base-url", target.base_url, "--endpoint", "/v1/chat/completions", "--model", target.model),
-            *("--dataset-name", "custom", "--dataset-path", str(data), "--skip-chat-template"),
-            *("--custom-output-len", str(cell.output_len), "--ignore-eos", "--temperature", str(cell.temperature)),
-            *("--num-prompts", str(len(chosen)), "--max-concurrency", str(cell.max_concurrency), "--disable-shuffle"),
-            *("--num-warmups", "0", "--ready-check-timeout-sec", "0", "--disable-tqdm"),
+            *bench_command(target.base_url, target.model, cell, data, len(chosen)),
+            *("--num-warmups", "0", "--ready-check-timeout-sec", "0"),
             *("--save-result", "--result-dir", str(folder), "--result-filename", "theirs.json"),
         ],
         check=False,
@@ -128,6 +123,24 @@ def _theirs(target: Target, cell: WorkloadCell, chosen: Sequence[tuple[int, Prom
     if result["completed"] != len(chosen):
         raise RuntimeError(f"vllm bench serve completed {result['completed']} of {len(chosen)} requests")
     return Figures(float(result["output_throughput"]), acceptance_length(counters.spec) if counters.spec else None)
+
+
+def write_prompts(path: Path, chosen: Sequence[tuple[int, Prompt]]) -> Path:
+    """The prompts as `vllm bench serve` reads its custom dataset; returns `path`."""
+    path.write_text("".join(json.dumps({"prompt": prompt.messages[0].content}) + "\n" for _, prompt in chosen))
+    return path
+
+
+def bench_command(base_url: str, model: str, cell: WorkloadCell, data: Path, num_prompts: int) -> list[str]:
+    """`vllm bench serve` over the prompts of `data`, driven as the cell says."""
+    return [
+        *(str(Path(sys.executable).parent / "vllm"), "bench", "serve", "--backend", "openai-chat"),
+        *("--base-url", base_url, "--endpoint", "/v1/chat/completions", "--model", model),
+        *("--dataset-name", "custom", "--dataset-path", str(data), "--skip-chat-template"),
+        *("--custom-output-len", str(cell.output_len), "--temperature", str(cell.temperature)),
+        *("--num-prompts", str(num_prompts), "--max-concurrency", str(cell.max_concurrency)),
+        *("--ignore-eos", "--disable-shuffle", "--disable-tqdm"),
+    ]
 
 
 if __name__ == "__main__":

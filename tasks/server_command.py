@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from orchestrator.errors import EngineNotFound
 from orchestrator.ids import canonical_json
 from orchestrator.records import ServerSpec
+from tasks import early_interpreters
 
 _OPENMP = "libiomp5.so"
 _KEPT_VLLM_VARIABLES = frozenset(
@@ -29,7 +30,7 @@ def server_argv(
     """
     arguments = serve_arguments(spec, model_path=model_path, speculative_config=speculative_config)
     at = ["--host", host, "--port", str(port), "--disable-uvicorn-access-log"]
-    return [*engine_command(spec), "serve", model_path, *at, *arguments, *spec.extra_args]
+    return [*_started_early(spec), "serve", model_path, *at, *arguments, *spec.extra_args]
 
 
 def engine_command(spec: ServerSpec) -> list[str]:
@@ -46,6 +47,12 @@ def engine_command(spec: ServerSpec) -> list[str]:
             'another one, for example server.command=["/opt/vllm/bin/vllm"]'
         )
     return command
+
+
+def _started_early(spec: ServerSpec) -> list[str]:
+    """The engine's command; for the vLLM beside this interpreter, by way of tasks.early_interpreters."""
+    command = engine_command(spec)
+    return command if spec.command else [sys.executable, "-P", early_interpreters.__file__]
 
 
 def serve_arguments(

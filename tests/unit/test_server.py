@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from orchestrator.errors import EngineNotFound
 from orchestrator.records import ServerSpec
+from tasks import early_interpreters
 from tasks.server_command import engine_command, is_local, openmp_library, server_argv, server_env
 from tasks.server_log import last_line, root_cause, running_engine, thread_binding
 
@@ -110,6 +111,17 @@ def test_without_a_command_vllm_beside_the_interpreter_is_taken(
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "vllm").touch(mode=0o755)
     assert engine_command(_spec(command=None)) == [str(tmp_path / "bin" / "vllm")]
+
+
+def test_only_the_vllm_beside_the_interpreter_has_its_interpreters_started_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vllm").touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    own = _argv(_spec(command=None))
+    assert own[:2] == [str(tmp_path / "python"), "-P"]
+    assert own[2:4] == [early_interpreters.__file__, "serve"]
+    assert _argv(_spec(command=[str(tmp_path / "vllm")])) == [str(tmp_path / "vllm"), *own[3:]]
 
 
 def test_openmp_comes_from_the_engines_environment_even_through_a_link(tmp_path: Path) -> None:
