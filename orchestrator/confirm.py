@@ -5,12 +5,13 @@ The best of many noisy arms looks better than it is; a fresh start of its server
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, hypot, log1p
+from math import exp, hypot
 
 from orchestrator.compare import Comparisons, compare_cells
+from orchestrator.constraints import broken
 from orchestrator.estimate import Estimate
 from orchestrator.measured import Cell
-from orchestrator.mix import Traffic, gains_of, mix_levels
+from orchestrator.mix import Traffic, gains_of, mix_levels, mixed_workloads
 from orchestrator.recommend import overall_levels, schedule_arm, schedule_gains
 from orchestrator.records import Arm
 from orchestrator.selection import Confirmation, Interval
@@ -27,40 +28,53 @@ class Setting:
 
 
 def settings_to_confirm(
-    found: Comparisons, traffic: Traffic, static: Arm | None, allowed: Sequence[Arm]
+    found: Comparisons, traffic: Traffic, static: Arm | None, allowed: Sequence[Arm], must_gain: bool = True
 ) -> list[Setting]:
-    """The static setting and the schedule, as far as they speculate."""
+    """The static setting and the schedule, as far as they speculate.
+
+    Where the baseline breaks a constraint (not `must_gain`) there is no schedule: it may fall back on the baseline.
+    """
     settings = []
     if static and not static.is_baseline:
         settings.append(Setting("static", static, mix_levels(found, traffic, gains_of(static, found))))
     levels = overall_levels(found, allowed)
-    arm = schedule_arm(found.plan, levels)
+    arm = schedule_arm(found.plan, levels) if must_gain else None
     if arm:
         settings.append(Setting("schedule", arm, mix_levels(found, traffic, schedule_gains(levels, found))))
     return settings
 
 
 def confirm(
-    found: Comparisons, confirmed: Mapping[tuple[str, str], Cell], traffic: Traffic, settings: Sequence[Setting]
+    found: Comparisons,
+    confirmed: Mapping[tuple[str, str], Cell],
+    traffic: Traffic,
+    settings: Sequence[Setting],
+    must_gain: bool = True,
 ) -> tuple[Confirmation, ...]:
-    """Predicted against measured again; a gain that does not show is withdrawn.
+    """Predicted against measured again; a gain that does not show is withdrawn, or a constraint that is not kept.
 
     Args:
         confirmed: `measured.Folded.confirmed`.
+        must_gain: False where the baseline breaks a constraint: then keeping them is enough.
     """
     baseline = {key: cell for key, cell in found.cells.items() if key[0] == found.plan.baseline.id}
     again = compare_cells(found.plan, {**baseline, **confirmed}, found.rules)
-    return tuple(_confirm(found, again, traffic, setting) for setting in settings)
+    return tuple(_confirm(found, again, traffic, setting, must_gain) for setting in settings)
 
 
-def _confirm(found: Comparisons, again: Comparisons, traffic: Traffic, setting: Setting) -> Confirmation:
+def _confirm(
+    found: Comparisons, again: Comparisons, traffic: Traffic, setting: Setting, must_gain: bool
+) -> Confirmation:
     measured = mix_levels(again, traffic, gains_of(setting.arm, again))
     rules, noise = found.rules, found.noise
     predicted = setting.predicted
     verdict, reason = "open", "not measured again yet"
     if measured:
         shown = measured.interval(noise, rules.confidence)
-        verdict, reason = _judge(shown, rules.tie_tolerance)
+        verdict, reason = _judge(shown, rules.tie_tolerance, must_gain)
+        late = _broken(again, traffic, setting.arm)
+        if late:
+            verdict, reason = "withdrawn", f"{reason}, but it breaks {late}"
         if predicted and not _agree(predicted, measured, found):
             reason += f"; {exp(predicted.mean):.2f}x was predicted, which is more than noise apart"
     return Confirmation.model_validate(
@@ -76,9 +90,18 @@ def _confirm(found: Comparisons, again: Comparisons, traffic: Traffic, setting: 
     )
 
 
-def _judge(shown: Interval, tolerance: float) -> tuple[str, str]:
+def _broken(again: Comparisons, traffic: Traffic, arm: Arm) -> str:
+    """The constraints that the setting breaks, by workload of the mix."""
+    cells = {each.name: again.cells.get((arm.id, each.id), Cell()) for each in mixed_workloads(again.plan, traffic)}
+    limits = {name: broken(cell, again.rules.constraints) for name, cell in cells.items()}
+    return "; ".join(f"{text} on {name}" for name, text in limits.items() if text)
+
+
+def _judge(shown: Interval, tolerance: float, must_gain: bool) -> tuple[str, str]:
     figure = f"measured again at the mix: {shown.mean:.2f}x [{shown.ci_low:.2f}, {shown.ci_high:.2f}]"
-    if shown.ci_low > 1 and shown.mean > exp(log1p(tolerance)):
+    if not must_gain:
+        return "holds", f"{figure}, and the baseline breaks a constraint"
+    if shown.ci_low > 1 and shown.mean > 1 + tolerance:
         return "holds", figure
     return "withdrawn", f"{figure}, no proven gain"
 

@@ -48,11 +48,14 @@ def decide(
     traffic = traffic_of(config.workload)
     workloads = select_workloads(found, config.hardware.usd_per_hour, failures, dropped)
     allowed = _allowed(found, traffic, workloads)
-    mixed = mixes(found, traffic, allowed)
+    must_gain = plan.baseline in _keeping_constraints(found, traffic, workloads)
+    mixed = mixes(found, traffic, allowed, must_gain)
     static = static_arm(plan, mixed[-1])
-    settings = tuple(settings_to_confirm(found, traffic, static, allowed))
-    confirmations = confirm(found, folded.confirmed, traffic, settings)
+    settings = tuple(settings_to_confirm(found, traffic, static, allowed, must_gain))
+    confirmations = confirm(found, folded.confirmed, traffic, settings, must_gain)
     recommended, reason = _recommend(plan, static, settings, confirmations, config.selection.tie_tolerance)
+    if recommended == plan.baseline and not must_gain:
+        reason = f"{reason}; it breaks a constraint itself, and no other setting is known to keep them"
     return Decided(
         workloads=workloads,
         schedules=batch_size_schedules(plan, workloads),
@@ -69,14 +72,25 @@ def decide(
 
 def _allowed(found: Comparisons, traffic: Traffic, workloads: Sequence[WorkloadResult]) -> list[Arm]:
     """Speculative arms with enough blocks on the whole mix that break no constraint there."""
+    return [
+        arm
+        for arm in _keeping_constraints(found, traffic, workloads)
+        if not arm.is_baseline
+        and all(
+            found.num_paired.get((arm.id, cell.id), 0) >= found.rules.min_blocks
+            for cell in mixed_workloads(found.plan, traffic)
+        )
+    ]
+
+
+def _keeping_constraints(found: Comparisons, traffic: Traffic, workloads: Sequence[WorkloadResult]) -> list[Arm]:
+    """On the whole mix."""
     mixed = {cell.id for cell in mixed_workloads(found.plan, traffic)}
     results = [each.arms for cell, each in zip(found.plan.workloads, workloads, strict=True) if cell.id in mixed]
     return [
         arm
         for position, arm in enumerate(found.plan.arms)
-        if not arm.is_baseline
-        and all(arms[position].num_blocks >= found.rules.min_blocks for arms in results)
-        and all(arms[position].meets_constraints is not False for arms in results)
+        if all(arms[position].meets_constraints is not False for arms in results)
     ]
 
 

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import NamedTuple
 
 import numpy as np
@@ -187,10 +187,10 @@ def estimate_all(arms: Mapping[str, Mapping[str, Paired]]) -> dict[str, Estimate
     The scatter of the other arms moderates each one's own.
     """
     scatter = {name: _scatter(paired) for name, paired in arms.items() if len(paired) > 1}
-    together = _Scatter(
-        math.fsum(each.squares for each in scatter.values()), sum(each.freedom for each in scatter.values())
-    )
-    return {name: _estimate(arms[name], own, together) for name, own in scatter.items()}
+    return {
+        name: _estimate(arms[name], own, [other for other_name, other in scatter.items() if other_name != name])
+        for name, own in scatter.items()
+    }
 
 
 class _Scatter(NamedTuple):
@@ -205,16 +205,16 @@ def _scatter(paired: Mapping[str, Paired]) -> _Scatter:
     return _Scatter(math.fsum((found.log_ratio - mean) ** 2 for found in paired.values()), len(paired) - 1)
 
 
-def _estimate(paired: Mapping[str, Paired], own: _Scatter, together: _Scatter) -> Estimate:
+def _estimate(paired: Mapping[str, Paired], own: _Scatter, others: Sequence[_Scatter]) -> Estimate:
     squares, freedom = own.squares, float(own.freedom)
-    others = together.freedom - own.freedom
     if others:
-        weight = min(NEIGHBOURS_WEIGHT, others)
-        squares += weight * (together.squares - own.squares) / others
+        weight = min(NEIGHBOURS_WEIGHT, sum(other.freedom for other in others))
+        # The median, as an estimate of their variance: a single erratic arm must not widen all the others' intervals.
+        squares += weight * median(other.squares / float(stats.chi2.median(other.freedom)) for other in others)
         freedom += weight
     return Estimate(
         mean=fmean(found.log_ratio for found in paired.values()),
-        block_variance=max(0.0, squares) / freedom / len(paired),
+        block_variance=squares / freedom / len(paired),
         block_freedom=freedom,
         visits=_add([(1 / len(paired), found.visits) for found in paired.values()]),
     )

@@ -74,16 +74,18 @@ def gains_of(arm: Arm, found: Comparisons) -> dict[str, Estimate]:
     }
 
 
-def mixes(found: Comparisons, traffic: Traffic, allowed: Sequence[Arm]) -> tuple[Mix, ...]:
+def mixes(found: Comparisons, traffic: Traffic, allowed: Sequence[Arm], must_gain: bool = True) -> tuple[Mix, ...]:
     """One a dataset, and last the one over all of them (left out where there is only one dataset).
 
-    `allowed`: the arms that may be chosen; what breaks a constraint somewhere may not.
+    Args:
+        allowed: the arms that may be chosen; what breaks a constraint somewhere may not.
+        must_gain: False where the baseline breaks a constraint: then the best arm is chosen, gain or not.
     """
     datasets: list[str | None] = list(dict.fromkeys(cell.dataset for cell in found.plan.workloads))
-    return tuple(_mix(found, traffic, allowed, name) for name in datasets + [None] * (len(datasets) > 1))
+    return tuple(_mix(found, traffic, allowed, must_gain, name) for name in datasets + [None] * (len(datasets) > 1))
 
 
-def _mix(found: Comparisons, traffic: Traffic, allowed: Sequence[Arm], dataset: str | None) -> Mix:
+def _mix(found: Comparisons, traffic: Traffic, allowed: Sequence[Arm], must_gain: bool, dataset: str | None) -> Mix:
     gains = {arm.name: mix_levels(found, traffic, gains_of(arm, found), dataset) for arm in found.plan.arms[1:]}
     arms = [arm for arm in allowed if gains.get(arm.name)]
     best: Arm | None = found.plan.baseline if len(found.plan.arms) == 1 else None
@@ -91,7 +93,7 @@ def _mix(found: Comparisons, traffic: Traffic, allowed: Sequence[Arm], dataset: 
     candidates = [Candidate(arm.num_speculative_tokens, gain) for arm in arms if (gain := gains[arm.name])]
     if candidates:
         choosing = choose(candidates, found.noise, found.rules)
-        verdict = choosing.verdict
+        verdict = choosing.verdict if must_gain else "speculate"
         best = {"speculate": arms[choosing.chosen], "baseline": found.plan.baseline}.get(verdict)
     return Mix.model_validate(
         {

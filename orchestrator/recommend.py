@@ -48,9 +48,9 @@ def batch_size_schedules(plan: Plan, workloads: Sequence[WorkloadResult]) -> tup
 
     Between two measured levels the smaller of both k holds, above the last one none: nothing was measured there.
     An undecided level counts as 0. Datasets where no level speculates have no schedule, nor has a sweep that varied
-    more than k: a schedule switches nothing else.
+    more than k, which is all that a schedule switches, or a method that takes none.
     """
-    if any(arm.settings for arm in plan.arms):
+    if any(arm.settings or not (arm.is_baseline or arm.method in TAKE_SCHEDULES) for arm in plan.arms):
         return ()
     found = []
     for dataset in dict.fromkeys(workload.dataset for workload in workloads):

@@ -20,7 +20,8 @@ from orchestrator.compare import (
     compare_cells,
     not_told_apart,
 )
-from orchestrator.config import Constraints, SelectionRules
+from orchestrator.config import SelectionRules
+from orchestrator.constraints import broken, limits_on
 from orchestrator.estimate import alone, estimate_all
 from orchestrator.measured import Cell
 from orchestrator.metrics import acceptance_length, acceptance_rate, survival, usd_per_million_output_tokens
@@ -222,15 +223,16 @@ def _judge(
     arm: Arm, workload: WorkloadCell, found: Comparisons, speedups: Comparisons, usd_per_hour: float | None
 ) -> Judged:
     result = _arm_result(arm, workload, found, speedups, usd_per_hour)
-    return Judged(arm, result, _why_refused(result, found.rules))
+    cell = found.cells.get((arm.id, workload.id), Cell())
+    return Judged(arm, result, _why_refused(result, found.rules, broken(cell, found.rules.constraints)))
 
 
-def _why_refused(result: ArmResult, rules: SelectionRules) -> str | None:
+def _why_refused(result: ArmResult, rules: SelectionRules, broken_limits: str) -> str | None:
     if result.num_requests == 0:
         return "has no figure"
     if result.num_blocks < rules.min_blocks:
         return f"is left out: {result.num_blocks} of at least {rules.min_blocks} valid blocks"
-    return None if result.meets_constraints is not False else f"breaks {_broken(result, rules.constraints)}"
+    return f"breaks {broken_limits}" if broken_limits else None
 
 
 def _arm_result(
@@ -242,7 +244,7 @@ def _arm_result(
     own = estimate_all({arm.id: alone(cell.throughputs)}).get(arm.id)
     throughput = own.interval(found.noise, rules.confidence) if own else None
     gain, speedup = found.estimates.get(key), speedups.estimates.get(key)
-    result = ArmResult(
+    return ArmResult(
         arm=arm.name,
         method=arm.method,
         num_speculative_tokens=arm.num_speculative_tokens,
@@ -259,39 +261,16 @@ def _arm_result(
         tpot_s=_quantiles(cell.tpot_s),
         e2e_s=_quantiles(cell.e2e_s),
         goodput_requests_per_s=cell.num_good / cell.wall_s if rules.slo and cell.wall_s else None,
+        meets_constraints=not broken(cell, rules.constraints) if limits_on(cell, rules.constraints) else None,
         usd_per_million_output_tokens=(
             usd_per_million_output_tokens(usd_per_hour, throughput.mean) if usd_per_hour and throughput else None
         ),
         outputs_match_baseline=None if arm.is_baseline or workload.temperature > 0 else _matching(key, found),
     )
-    return result.model_copy(update={"meets_constraints": _meets(result, rules.constraints)})
 
 
 def _num_blocks(cell: Cell) -> int:
     return len({score.block_id for score in cell.scores})
-
-
-def _limits(result: ArmResult, constraints: Constraints) -> list[tuple[str, float, float]]:
-    """Name, limit and measured 95th percentile of every constraint that can be judged."""
-    found = (
-        ("ttft_p95_s", constraints.ttft_p95_s, result.ttft_s),
-        ("tpot_p95_s", constraints.tpot_p95_s, result.tpot_s),
-        ("e2e_p95_s", constraints.e2e_p95_s, result.e2e_s),
-    )
-    return [(name, limit, quantiles.p95) for name, limit, quantiles in found if limit is not None and quantiles]
-
-
-def _meets(result: ArmResult, constraints: Constraints) -> bool | None:
-    limits = _limits(result, constraints)
-    return all(measured <= limit for _, limit, measured in limits) if limits else None
-
-
-def _broken(result: ArmResult, constraints: Constraints) -> str:
-    return ", ".join(
-        f"{name}={limit:g} with {measured:.3g}"
-        for name, limit, measured in _limits(result, constraints)
-        if measured > limit
-    )
 
 
 def _quantiles(values: Iterable[float]) -> Quantiles | None:

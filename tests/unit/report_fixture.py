@@ -21,7 +21,11 @@ from orchestrator.records import (
 from orchestrator.selection import (
     ArmResult,
     Choice,
+    Confirmation,
+    Drift,
     Interval,
+    Mix,
+    MixedArm,
     Provenance,
     Quantiles,
     Recommendation,
@@ -34,6 +38,7 @@ from orchestrator.selection import (
 GRID = (1, 3, 7, 15)
 ACCEPTED = {"code": 0.91, "math": 0.74, "chat": 0.4}
 """Chance that a drafted token is accepted, per dataset."""
+GAIN = Interval(mean=2.4, ci_low=2.3, ci_high=2.5)
 NODE = NodeInfo(
     hostname="node-a",
     cpu_model="Intel Xeon 6975P-C",
@@ -80,6 +85,43 @@ def make_selection(plan: Plan) -> Selection:
         ),
         workloads=workloads,
         schedules=(Schedule(dataset="code", num_speculative_tokens_per_batch_size=((1, 2, 15), (3, 64, 7))),),
+        mixes=tuple(
+            Mix(
+                dataset=dataset,
+                traffic={1: 0.75, 4: 0.25},
+                verdict="speculate",
+                best=Choice(arm="dflash-k7", method="dflash", num_speculative_tokens=7),
+                arms=tuple(
+                    MixedArm(
+                        arm=arm.name, method="dflash", num_speculative_tokens=arm.num_speculative_tokens, gain=GAIN
+                    )
+                    for arm in plan.arms[1:]
+                ),
+            )
+            for dataset in (*ACCEPTED, None)
+        ),
+        confirmations=(
+            Confirmation(
+                setting="static",
+                arm="dflash-k7",
+                speculative_config={"method": "dflash", "model": "demo://d", "num_speculative_tokens": 7},
+                predicted=GAIN,
+                confirmed=Interval(mean=2.31, ci_low=2.2, ci_high=2.43),
+                verdict="holds",
+                reason="measured again at the mix: 2.31x [2.20, 2.43]",
+            ),
+        ),
+        drifts=(
+            Drift(
+                dataset="code",
+                max_concurrency=1,
+                node="node-a",
+                num_blocks=4,
+                closing_over_opening=Interval(mean=0.968, ci_low=0.948, ci_high=0.988),
+                is_beyond_noise=True,
+            ),
+        ),
+        visit_noise=0.015,
         recommendation=Recommendation(
             arm="dflash-k7",
             speculative_config={"method": "dflash", "model": "demo://d", "num_speculative_tokens": 7},

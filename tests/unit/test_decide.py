@@ -136,6 +136,28 @@ def test_arm_that_breaks_a_constraint_at_one_level_is_no_setting_for_the_mix() -
     assert [setting.arm.name for setting in found.settings] == ["dflash-k3"]
 
 
+def test_slower_arm_is_recommended_where_the_baseline_breaks_a_constraint_that_it_keeps() -> None:
+    sweep = Sweep({3: (0.95, 0.95)}, constraints=Constraints(ttft_p95_s=0.3))
+    late = [
+        block.model_copy(update={"ttft_s": (0.4, 0.4)}) if block.arm_id == sweep.plan.baseline.id else block
+        for block in sweep.blocks
+    ]
+    sweep.blocks = late
+
+    found = sweep.decided
+
+    assert [each.best and each.best.arm for each in found.workloads] == ["dflash-k3", "dflash-k3"]
+    assert "the baseline breaks ttft_p95_s=0.3" in found.workloads[0].reason
+    assert sweep.recommended == "dflash-k3"
+
+
+def test_baseline_that_is_recommended_for_want_of_better_says_that_it_breaks_a_constraint() -> None:
+    sweep = Sweep({3: (1.5, 1.5)}, constraints=Constraints(ttft_p95_s=0.01))
+
+    assert sweep.recommended == "none"
+    assert "it breaks a constraint itself" in sweep.decided.reason
+
+
 def test_all_that_is_reported_comes_from_one_decision() -> None:
     found = Sweep(CROSSING).decided
 

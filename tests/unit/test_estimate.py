@@ -133,9 +133,17 @@ def test_scatter_is_moderated_by_that_of_the_other_arms_but_no_more_than_their_w
 
     freedom = 3 + NEIGHBOURS_WEIGHT
     assert found["still"].block_freedom == freedom
-    assert found["still"].block_variance == pytest.approx(NEIGHBOURS_WEIGHT * (0.04 / 3) / freedom / 4)
-    others = (2 * 0.04 + 0) / 9
-    assert found["wild0"].block_variance == pytest.approx((0.04 + NEIGHBOURS_WEIGHT * others) / freedom / 4)
+    neighbours = 0.04 / stats.chi2.median(3)  # the median of their sums of squares, as a variance
+    assert found["still"].block_variance == pytest.approx(NEIGHBOURS_WEIGHT * neighbours / freedom / 4)
+
+
+def test_one_erratic_arm_does_not_widen_the_others() -> None:
+    quiet, erratic = [0.01, -0.01, 0.01, -0.01], [1.0, -1.0, 1.0, -1.0]
+    arms = {f"quiet{index}": paired(quiet) for index in range(3)}
+
+    alike, beside = estimate_all(arms), estimate_all(arms | {"erratic": paired(erratic)})
+
+    assert beside["quiet0"].block_variance == pytest.approx(alike["quiet0"].block_variance)
 
 
 def test_visit_that_all_blocks_share_is_not_reduced_by_their_number() -> None:

@@ -173,7 +173,7 @@ def test_summary_sums_tokens_of_usage_and_keeps_hashes_in_order() -> None:
 
 def test_request_of_one_token_has_no_tpot() -> None:
     summary = summarise([record(chunk_s=(0.1,), output_tokens=1)], CELL.model_copy(update={"output_len": 1}))
-    assert (summary.tpot_s, summary.ttft_s) == ((), (0.1,))
+    assert (summary.tpot_s, summary.ttft_s) == ((None,), (0.1,))
 
 
 def test_failed_request_leaves_no_times_but_keeps_its_place() -> None:

@@ -29,7 +29,7 @@ LogSpeedup = Callable[[Arm], float]
 
 
 def make(num_proposals: int = 12, *, seed: int = 0, space: Space = SPACE, **search: object) -> SweepConfig:
-    asked = Search.model_validate({"strategy": "optuna", "num_proposals": num_proposals, **search})
+    asked = Search.model_validate({"strategy": "optuna", "num_proposals": num_proposals, "confirm": False, **search})
     config = make_config((1, 3, 5, 7, 15), num_blocks=2, seed=seed)
     return config.model_copy(update={"search": asked, "space": space})
 
@@ -138,7 +138,7 @@ def test_space_of_one_value_is_no_axis(path: Path) -> None:
 
 @pytest.mark.parametrize("grid", [(), (7,)])
 def test_plan_with_nothing_to_choose_is_measured_whole(path: Path, grid: tuple[int, ...]) -> None:
-    config = make_config(grid, num_blocks=2).model_copy(update={"search": Search(strategy="optuna")})
+    config = make_config(grid, num_blocks=2).model_copy(update={"search": Search(strategy="optuna", confirm=False)})
     fleet = Fleet(config, path)
 
     assert [visit.phase for visit in fleet.run()] == ["opening", *["arm"] * len(grid), "closing"]

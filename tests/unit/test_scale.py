@@ -25,5 +25,5 @@ def test_figures_are_of_as_many_blocks_as_asked_for(tmp_path: Path) -> None:
 
     cost = measure_selecting(NUM_BLOCKS, path)
 
-    assert cost.what == f"selecting on 4 workloads from {NUM_LINES} blocks"
+    assert cost.what == f"selecting on 4 workloads from {NUM_LINES} lines"
     assert cost.peak_mb > 0
