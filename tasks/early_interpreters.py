@@ -177,14 +177,14 @@ def _changes_path(generation: int) -> Path:
 def _read_changes(generation: int) -> list[dict[str, str | None]]:
     try:
         changes: list[dict[str, str | None]] = json.loads(_changes_path(generation).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: a user without a home
         return []
     return changes
 
 
 def _write_changes(generation: int, changes: Sequence[Mapping[str, str | None]]) -> None:
-    path = _changes_path(generation)
-    with contextlib.suppress(OSError):  # a read-only home costs the head start, nothing else
+    with contextlib.suppress(OSError, RuntimeError):  # no home, or a read-only one, costs the head start, nothing else
+        path = _changes_path(generation)
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(f".{os.getpid()}")
         unfinished.write_text(json.dumps(changes))
