@@ -29,7 +29,7 @@ class Hardware(Strict):
     """CPU flags, as in /proc/cpuinfo, that the node must have (for example amx_bf16)."""
     max_other_cpu_share: float | None = Field(default=0.1, gt=0, le=1)
     """Share of the node's CPUs that processes besides the engine and its load generator may use while a block runs;
-    above it the block is void. Ray and the driver take 0.035 CPUs (a sweep on the stand-in): 1.7 % of two.
+    above it the block is void. Ray, the driver and the kernel took 0.02 to 0.08 CPUs on a quiet machine with two.
     None: no limit, as where server.command starts the engine outside its own process tree (`docker run`)."""
     node_tolerance: float | None = Field(default=0.15, gt=0, lt=1)
     """Share by which a node's baseline may be slower than the fleet's before the node is set aside (its probed memory
