@@ -37,7 +37,7 @@ from tasks.server_command import engine_command, openmp_library, server_argv, se
 from tasks.server_http import HOST, free_port
 
 READY_TIMEOUT_S = 900.0
-DEFAULTS = ["sweep=demo"]
+DEFAULTS = ["sweep=demo", "search=grid", "search.confirm=false"]
 NAME = "against-vllm-sweep"
 
 
