@@ -1,7 +1,7 @@
 """Every arm against the baseline on every workload, and the rule that chooses between arms. Pure."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from orchestrator.estimate import (
 )
 from orchestrator.measured import Cell
 from orchestrator.plan import Plan
+from orchestrator.records import WorkloadCell
 from orchestrator.selection import Verdict
 
 MOST_TIMES = 20
@@ -43,6 +44,25 @@ class Comparisons:
     def paired(self, workload_id: str) -> dict[str, dict[str, Paired]]:
         """Arm id -> block id -> the arm against the baseline; made anew at every call, since all together are large."""
         return _pair(self.plan, self.cells, workload_id, self.by_throughput)
+
+    def outputs_match(self, arm_id: str, workloads: Iterable[WorkloadCell]) -> float | None:
+        """Share of prompts whose output equals the baseline's on the same node; None where nothing compares.
+
+        Sampled outputs, at a temperature above 0, do not compare.
+        """
+        same = [
+            ours == theirs
+            for workload in workloads
+            if workload.temperature == 0
+            for ours, theirs in self._outputs_in_pairs(arm_id, workload.id)
+        ]
+        return sum(same) / len(same) if same else None
+
+    def _outputs_in_pairs(self, arm_id: str, workload_id: str) -> Iterator[tuple[int, int]]:
+        baseline = self.cells.get((self.plan.baseline.id, workload_id), Cell()).outputs
+        for where, outputs in self.cells.get((arm_id, workload_id), Cell()).outputs.items():
+            if where in baseline:
+                yield from zip(outputs, baseline[where], strict=True)
 
 
 def compare_cells(

@@ -75,6 +75,9 @@ def _confirm(
         late = _broken(again, traffic, setting.arm)
         if late:
             verdict, reason = "withdrawn", f"{reason}, but it breaks {late}"
+        same = again.outputs_match(setting.arm.id, mixed_workloads(again.plan, traffic))
+        if same is not None and same < 1:
+            reason += f"; {100 * (1 - same):.2g} % of its outputs differ from the baseline's"
         if predicted and not _agree(predicted, measured, found):
             reason += f"; {exp(predicted.mean):.2f}x was predicted, which is more than noise apart"
     return Confirmation.model_validate(

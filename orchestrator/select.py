@@ -25,6 +25,7 @@ from orchestrator.constraints import broken, limits_on
 from orchestrator.estimate import alone, estimate_all
 from orchestrator.measured import Cell
 from orchestrator.metrics import acceptance_length, acceptance_rate, survival, usd_per_million_output_tokens
+from orchestrator.plan import Plan
 from orchestrator.records import Arm, WorkloadCell
 from orchestrator.selection import ArmResult, Choice, Interval, Quantiles, WorkloadResult
 
@@ -129,7 +130,7 @@ def _decide(judged: Sequence[Judged], workload: WorkloadCell, found: Comparisons
         return _with(result, "baseline", baseline, reason=reason)
     fewest = min(arms[at].result.num_blocks for at in choosing.open_ones)
     more = blocks_to_settle(candidates, choosing, fewest, found.noise, rules)
-    reason = f"{_why_open(arms, choosing, rules)}; {_what_settles(more, fewest)}"
+    reason = f"{_why_open(arms, choosing, rules)}; {_what_settles(more, fewest, workload, found.plan)}"
     return _with(result, reason=reason, contenders=[arms[at] for at in choosing.open_ones], blocks_to_settle=more)
 
 
@@ -204,12 +205,15 @@ def _why_open(arms: Sequence[Judged], choosing: Choosing, rules: SelectionRules)
     return f"{_figure(best, rules)}, but too noisy to exclude a gain: {others}"
 
 
-def _what_settles(more: int | None, num_blocks: int) -> str:
+def _what_settles(more: int | None, num_blocks: int, workload: WorkloadCell, plan: Plan) -> str:
     if more is None:
         return "no reasonable number of blocks would settle it"
-    return (
-        f"about {more} blocks instead of {num_blocks} would settle it (workload.num_blocks={more} continues from here)"
-    )
+    blocks = plan.blocks_of(workload.id)
+    num_prompts, usable = more * len(blocks[0].prompt_indices), plan.prompts[workload.dataset].num_usable
+    settled = f"about {more} blocks instead of {num_blocks} would settle it"
+    if num_prompts > usable:
+        return f"{settled}, which takes {num_prompts} prompts; the dataset has {usable}"
+    return f"{settled} (workload.num_blocks={more} continues from here)"
 
 
 def _show(interval: Interval | None) -> str:
@@ -265,7 +269,7 @@ def _arm_result(
         usd_per_million_output_tokens=(
             usd_per_million_output_tokens(usd_per_hour, throughput.mean) if usd_per_hour and throughput else None
         ),
-        outputs_match_baseline=None if arm.is_baseline or workload.temperature > 0 else _matching(key, found),
+        outputs_match_baseline=None if arm.is_baseline else found.outputs_match(arm.id, [workload]),
     )
 
 
@@ -279,15 +283,3 @@ def _quantiles(values: Iterable[float]) -> Quantiles | None:
         return None
     p50, p95 = np.quantile(items, [0.5, 0.95])
     return Quantiles(p50=float(p50), p95=float(p95))
-
-
-def _matching(key: tuple[str, str], found: Comparisons) -> float | None:
-    """Share of prompts whose output equals the baseline's on the same node; None where nothing compares."""
-    baseline = found.cells.get((found.plan.baseline.id, key[1]), Cell()).outputs
-    same = [
-        ours == theirs
-        for where, outputs in found.cells.get(key, Cell()).outputs.items()
-        if where in baseline
-        for ours, theirs in zip(outputs, baseline[where], strict=True)
-    ]
-    return sum(same) / len(same) if same else None

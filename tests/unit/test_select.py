@@ -375,3 +375,17 @@ def test_arm_with_few_blocks_is_compared_on_the_blocks_it_has() -> None:
     assert few.speedup is not None
     assert few.num_blocks == 3
     assert few.speedup.mean == pytest.approx(1.5, rel=1e-3)
+
+
+def test_undecided_says_how_many_blocks_would_settle_it_and_whether_the_prompts_are_there() -> None:
+    plan = make_plan([1])
+    noisy = [1.05 * rate * wobble for rate, wobble in zip(BASELINE, (1.06, 0.95, 1.05, 0.94), strict=True)]
+    few = plan.model_copy(update={"prompts": {"code": plan.prompts["code"].model_copy(update={"num_usable": 20})}})
+
+    enough = selected(plan, measured(plan, {0: BASELINE, 1: noisy}), rules=QUIET)
+    short = selected(few, measured(few, {0: BASELINE, 1: noisy}), rules=QUIET)
+
+    more = enough.blocks_to_settle
+    assert more is not None
+    assert f"about {more} blocks instead of 4 would settle it (workload.num_blocks={more} continues" in enough.reason
+    assert f"which takes {2 * more} prompts; the dataset has 20" in short.reason
