@@ -34,11 +34,7 @@ class HostReading:
         times = psutil.cpu_times()
         return cls(
             at_s=time.monotonic(),
-            busy_s=times.user
-            + times.nice
-            + times.system
-            + times.irq
-            + times.softirq,  # user and nice hold guests' time
+            busy_s=sum((times.user, times.nice, times.system, times.irq, times.softirq)),  # guests are in the first two
             steal_s=getattr(times, "steal", None),
             own_s=_own_cpu_s(engine_pid),
             num_cpus=psutil.cpu_count() or 1,
