@@ -37,7 +37,7 @@ OF_THE_BASELINE = {
 }
 
 
-MAX_NAMES = 20
+MAX_NAMES = 4
 """Of arms in one reason."""
 
 
