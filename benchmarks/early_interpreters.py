@@ -2,8 +2,8 @@
 
     .venv/bin/python -m benchmarks.early_interpreters [--turns 3]
 
-The padded demo target with DFlash k = 7 on the code prompts, at one and at four streams, caches warmed first. Prints every
-turn and the median ratios early / plain. A ratio of starts below 1 is the gain; those of throughput should be 1.
+The padded demo target with DFlash k = 7 on the code prompts, at one and at four streams, caches warmed first. Prints
+every turn and the median ratios early / plain. A ratio of starts below 1 is the gain; those of throughput should be 1.
 """
 
 import argparse

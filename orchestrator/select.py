@@ -4,6 +4,7 @@ Every comparison is made in pairs: the same prompts on the same node, arm agains
 `estimate.py` for the intervals and `compare.py` for the choice. Acceptance explains a figure, it never decides.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from orchestrator.constraints import broken, limits_on
 from orchestrator.estimate import alone, estimate_all
 from orchestrator.measured import Cell
 from orchestrator.metrics import acceptance_length, acceptance_rate, survival, usd_per_million_output_tokens
-from orchestrator.plan import Plan
 from orchestrator.records import Arm, WorkloadCell
 from orchestrator.selection import ArmResult, Choice, Interval, Quantiles, WorkloadResult
 
@@ -130,7 +130,7 @@ def _decide(judged: Sequence[Judged], workload: WorkloadCell, found: Comparisons
         return _with(result, "baseline", baseline, reason=reason)
     fewest = min(arms[at].result.num_blocks for at in choosing.open_ones)
     more = blocks_to_settle(candidates, choosing, fewest, found.noise, rules)
-    reason = f"{_why_open(arms, choosing, rules)}; {_what_settles(more, fewest, workload, found.plan)}"
+    reason = f"{_why_open(arms, choosing, rules)}; {_what_settles(more, fewest, workload, found)}"
     return _with(result, reason=reason, contenders=[arms[at] for at in choosing.open_ones], blocks_to_settle=more)
 
 
@@ -205,11 +205,12 @@ def _why_open(arms: Sequence[Judged], choosing: Choosing, rules: SelectionRules)
     return f"{_figure(best, rules)}, but too noisy to exclude a gain: {others}"
 
 
-def _what_settles(more: int | None, num_blocks: int, workload: WorkloadCell, plan: Plan) -> str:
+def _what_settles(more: int | None, num_blocks: int, workload: WorkloadCell, found: Comparisons) -> str:
     if more is None:
-        return "no reasonable number of blocks would settle it"
-    blocks = plan.blocks_of(workload.id)
-    num_prompts, usable = more * len(blocks[0].prompt_indices), plan.prompts[workload.dataset].num_usable
+        starts = 100 * math.sqrt(found.noise.variance)
+        return f"more blocks alone would not settle it, where two starts of a server differ by {starts:.2g} %"
+    blocks = found.plan.blocks_of(workload.id)
+    num_prompts, usable = more * len(blocks[0].prompt_indices), found.plan.prompts[workload.dataset].num_usable
     settled = f"about {more} blocks instead of {num_blocks} would settle it"
     if num_prompts > usable:
         return f"{settled}, which takes {num_prompts} prompts; the dataset has {usable}"
