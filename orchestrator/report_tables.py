@@ -119,8 +119,10 @@ def mix_table(selection: Selection) -> TableView:
         f"{mix.dataset or 'all, each weighing the same'}: gain (x) [interval]; {VERDICT_TEXT[mix.verdict].lower()}"
         for mix in selection.mixes
     ]
-    rows = [(arm.arm, *(interval(mix.arms[at].gain) for mix in selection.mixes)) for at, arm in enumerate(overall.arms)]
-    marked = frozenset(at for at, arm in enumerate(overall.arms) if overall.best and arm.arm == overall.best.arm)
+    measured = [at for at in range(len(overall.arms)) if any(mix.arms[at].gain for mix in selection.mixes)]
+    rows = [(overall.arms[at].arm, *(interval(mix.arms[at].gain) for mix in selection.mixes)) for at in measured]
+    chosen = overall.best.arm if overall.best else None
+    marked = frozenset(row for row, at in enumerate(measured) if overall.arms[at].arm == chosen)
     caption = f"One setting over the traffic mix (share of time by concurrency: {shares})"
     return TableView(caption, ("Arm", *columns), rows, marked)
 

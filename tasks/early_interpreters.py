@@ -21,6 +21,7 @@ import json
 import multiprocessing.util
 import os
 import resource
+import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,7 +69,10 @@ class _Interpreter:
             socket.send_fds(self._asking, [json.dumps(request).encode()], fds)
 
     def dismiss(self) -> None:
+        """End it; its own early children end when they find it gone."""
         self._asking.close()
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
 
 
 class _Children:
@@ -94,7 +98,13 @@ class _Children:
             while self._waiting:
                 self._waiting.pop().dismiss()
             child = _Interpreter(inherited, self._generation)
-        child.become(arguments[-2], fds)  # PYTHON [FLAGS] -c CODE --multiprocessing-fork
+        code = arguments[-2]  # PYTHON [FLAGS] -c CODE --multiprocessing-fork
+        try:
+            child.become(code, fds)
+        except OSError:  # it died while it waited
+            child.dismiss()
+            child = _Interpreter(inherited, self._generation)
+            child.become(code, fds)
         self._changes.append(_changes(self._first_environment, inherited.environment))
         _write_changes(self._generation, self._changes)
         return child.pid

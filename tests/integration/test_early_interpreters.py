@@ -52,9 +52,15 @@ def main():
     os.environ["SET_BY_ENGINE"] = os.environ["VALUE"]
     if os.environ.get("KILLED"):
         os.kill(os.getpid(), 9)
+    if os.environ.get("CHILD_KILLED"):
+        early, = psutil.Process().children()
+        early.kill()
+        while early.status() != psutil.STATUS_ZOMBIE:
+            pass
     (family,), codes = started(core, 1)
+    zombies = [child.pid for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
     other = subprocess.run(["echo", "hello"], capture_output=True, text=True).stdout
-    print(json.dumps({"argv": sys.argv, "family": family, "codes": codes, "other": other}))
+    print(json.dumps({"argv": sys.argv, "family": family, "codes": codes, "other": other, "zombies": zombies}))
 """
 
 
@@ -114,6 +120,18 @@ def test_an_environment_that_was_not_foreseen_gets_a_new_interpreter_and_is_lear
     assert core["given"]["SET_BY_ENGINE"] == "2"
     assert [worker["given"]["OMP_NUM_THREADS"] for worker in workers] == ["2", "2"]
     assert _early(_run(engine, VALUE="2")) == [True, True, True]
+
+
+def test_interpreters_that_are_not_used_leave_no_zombie(engine: Path) -> None:
+    _run(engine)
+    assert _run(engine, VALUE="2")["zombies"] == []
+
+
+def test_an_early_child_that_died_is_replaced(engine: Path) -> None:
+    _run(engine)
+    report = _run(engine, CHILD_KILLED="1")
+    assert _early(report)[0] is False
+    assert (report["codes"], report["zombies"]) == ([5], [])
 
 
 def test_a_cache_folder_that_cannot_be_used_costs_the_head_start_only(engine: Path) -> None:

@@ -116,11 +116,6 @@ def test_interrupted_sweep_ends_soon_and_continues(box: Sandbox) -> None:
     for number, exit_code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         wanted = box.num_ledger_lines() + 2
         running = box.start(*SLOW)
-        if number == signal.SIGINT:
-            running.until((box.path / "results/latest").exists)
-            second = box.run(*SLOW)
-            assert second.exit_code == 2
-            assert "another process is running the sweep 'small'" in second.stderr
         running.until(lambda wanted=wanted: box.num_ledger_lines() >= wanted)  # type: ignore[misc]
         if number == signal.SIGINT:
             os.killpg(running.process.pid, number)
@@ -133,6 +128,18 @@ def test_interrupted_sweep_ends_soon_and_continues(box: Sandbox) -> None:
         assert ended.stderr.strip() == "interrupted: what was measured is kept; the same command continues"
         assert box.leftovers() == []
     finishes(box)
+
+
+def test_second_sweep_of_the_same_name_is_refused_while_the_first_runs(box: Sandbox) -> None:
+    arguments = small("workload.num_blocks=3", extra_args=slow(300))  # longer than a driver takes to import its libraries
+    running = box.start(*arguments)
+    running.until((box.path / "results/latest").exists)
+    second = box.run(*arguments)
+    assert second.exit_code == 2
+    assert "another process is running the sweep 'small'" in second.stderr
+    os.killpg(running.process.pid, signal.SIGINT)
+    assert running.wait().exit_code == 130
+    assert box.leftovers() == []
 
 
 FAULTS = {
