@@ -117,7 +117,7 @@ def _recommend(
     if static is None:
         return None, "no setting has figures on the whole mix"
     if static.is_baseline:
-        return static, "no setting gains on the mix as a whole"
+        return static, "no setting is proven to gain on the mix as a whole"
     again = next(found for found in confirmations if found.setting == "static")
     if again.verdict == "withdrawn":
         return plan.baseline, f"{again.arm} was withdrawn: {again.reason}"

@@ -98,7 +98,7 @@ def test_baseline_is_recommended_where_nothing_gains_on_the_mix() -> None:
     sweep = Sweep({3: (1.2, 0.5), 7: (1.1, 0.4)})
 
     assert sweep.recommended == "none"
-    assert sweep.decided.reason == "no setting gains on the mix as a whole"
+    assert sweep.decided.reason == "no setting is proven to gain on the mix as a whole"
 
 
 def test_nothing_is_recommended_without_figures_on_the_whole_mix() -> None:
