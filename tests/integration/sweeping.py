@@ -92,6 +92,7 @@ class Sandbox:
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
+                preexec_fn=_take_interrupts,
             )
         return Running(process, out, err)
 
@@ -158,6 +159,11 @@ def sandbox(path: Path) -> Iterator[Sandbox]:
         yield found
     finally:
         found.end()
+
+
+def _take_interrupts() -> None:
+    """A shell lets its background jobs ignore Ctrl-C, and their children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def small(*more: str, command: Sequence[str] = COMMAND, extra_args: Sequence[str] = ()) -> list[str]:

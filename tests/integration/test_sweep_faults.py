@@ -131,7 +131,7 @@ def test_interrupted_sweep_ends_soon_and_continues(box: Sandbox) -> None:
 
 
 def test_second_sweep_of_the_same_name_is_refused_while_the_first_runs(box: Sandbox) -> None:
-    arguments = small("workload.num_blocks=3", extra_args=slow(300))  # longer than a driver takes to import its libraries
+    arguments = small("workload.num_blocks=3", extra_args=slow(300))  # longer than the second driver's imports
     running = box.start(*arguments)
     running.until((box.path / "results/latest").exists)
     second = box.run(*arguments)
