@@ -11,13 +11,13 @@ from benchmarks.simulate_search import simulate_one
 from orchestrator.adaptive import Adaptive
 from orchestrator.budget import Budget
 from orchestrator.config import Search, SelectionRules
-from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan
 from orchestrator.policies import policy_for
 from orchestrator.policy import Grid
 from orchestrator.records import Block, BlockRecord, SpecCounters, Visit
 from orchestrator.worth import Worth
-from tests.unit.builders import answer, finished, make_config, make_plan
+from tests.unit.builders import answer, make_config, make_plan
+from tests.unit.fleet import Fleet
 
 Speedup = Callable[[str, int], float]
 """Dataset, k -> the arm's speedup."""
@@ -42,34 +42,17 @@ def counters(dataset: str, k: int) -> SpecCounters:
     )
 
 
-class Fleet:
-    """Nodes that measure `speedup` with little noise, and the ledger they fill."""
+class Measuring(Fleet):
+    """Nodes that measure `speedup` with little noise."""
 
     def __init__(
         self, plan: Plan, path: Path, speedup: Speedup = middle, noise: float = 0.01, **search: object
     ) -> None:
-        self.plan, self.speedup, self.noise = plan, speedup, noise
-        self.policy = adaptive(**search)
-        self.ledger = Ledger(path)
-        self.started: list[Visit] = []
-        self.running: set[str] = set()
+        self.adaptive = adaptive(**search)
+        super().__init__(plan, self.adaptive, path)
+        self.speedup, self.noise = speedup, noise
 
-    def start(self, node: str = "a") -> Visit | None:
-        visit = self.policy.next_visit(self.plan, self.ledger, self.started, self.running, node)
-        if visit:
-            self.started.append(visit)
-            self.running.add(visit.id)
-        return visit
-
-    def end(self, visit: Visit, num_blocks: int | None = None) -> None:
-        """`num_blocks` less than all: the visit fails after them."""
-        by_id = {block.id: block for block in self.plan.blocks}
-        for block_id in visit.block_ids[:num_blocks]:
-            self.ledger.append(self._measure(visit, by_id[block_id]))
-        self.ledger.append(finished(visit, None if num_blocks is None else "crashed").record)
-        self.running.discard(visit.id)
-
-    def _measure(self, visit: Visit, block: Block) -> BlockRecord:
+    def measure(self, visit: Visit, block: Block) -> BlockRecord:
         dataset = next(cell.dataset for cell in self.plan.workloads if cell.id == block.workload_id)
         k = visit.arm.num_speculative_tokens
         scatter = 1 + Random(f"{visit.arm.name}/{block.id}").gauss(0, self.noise)
@@ -112,14 +95,14 @@ def plan() -> Plan:
 
 
 def test_baseline_comes_first_then_the_largest_k_and_the_baseline_closes(plan: Plan, path: Path) -> None:
-    visits = Fleet(plan, path).run()
+    visits = Measuring(plan, path).run()
 
     assert [visit.phase for visit in visits] == ["opening", *["arm"] * (len(visits) - 2), "closing"]
     assert visits[1].arm.num_speculative_tokens == 15
 
 
 def test_finds_the_best_k_and_leaves_many_out(plan: Plan, path: Path) -> None:
-    fleet = Fleet(plan, path)
+    fleet = Measuring(plan, path)
 
     measured = ks(fleet.run())
 
@@ -130,7 +113,7 @@ def test_finds_the_best_k_and_leaves_many_out(plan: Plan, path: Path) -> None:
 
 
 def test_workload_where_speculation_cannot_gain_gets_no_blocks_of_most_arms(plan: Plan, path: Path) -> None:
-    fleet = Fleet(plan, path)
+    fleet = Measuring(plan, path)
 
     visits = [visit for visit in fleet.run() if visit.phase == "arm"]
 
@@ -139,7 +122,7 @@ def test_workload_where_speculation_cannot_gain_gets_no_blocks_of_most_arms(plan
 
 
 def test_arm_that_may_become_the_one_setting_for_all_is_measured_on_all_workloads(plan: Plan, path: Path) -> None:
-    fleet = Fleet(plan, path)
+    fleet = Measuring(plan, path)
 
     visits = [visit for visit in fleet.run() if visit.phase == "arm"]
 
@@ -153,14 +136,14 @@ def test_peak_that_the_prediction_does_not_expect_is_found_where_curves_are_know
         return middle(dataset, k) * (1.12 if k % 2 else 0.9)
 
     plan = make_plan(range(1, 16))
-    measured = ks(Fleet(plan, path, jagged).run())
+    measured = ks(Measuring(plan, path, jagged).run())
 
     best = max(range(1, 16), key=lambda k: jagged("code", k))
     assert max(jagged("code", k) for k in measured) > 0.97 * jagged("code", best)
 
 
 def test_nothing_gains_ends_after_a_few_arms(plan: Plan, path: Path) -> None:
-    fleet = Fleet(plan, path, lambda dataset, k: 0.3 * middle("chat", k))
+    fleet = Measuring(plan, path, lambda dataset, k: 0.3 * middle("chat", k))
 
     assert len(ks(fleet.run())) <= 3
     assert fleet.policy.is_complete(plan, fleet.ledger)
@@ -168,7 +151,7 @@ def test_nothing_gains_ends_after_a_few_arms(plan: Plan, path: Path) -> None:
 
 def test_without_counters_every_arm_is_measured(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.unit.test_adaptive.counters", lambda dataset, k: None)
-    fleet = Fleet(make_plan(range(1, 7)), path)
+    fleet = Measuring(make_plan(range(1, 7)), path)
 
     measured = ks(fleet.run())
 
@@ -180,7 +163,7 @@ def test_without_counters_every_arm_is_measured(path: Path, monkeypatch: pytest.
 
 
 def test_visit_takes_all_planned_blocks_where_the_rest_is_cheaper_than_a_server_start(plan: Plan, path: Path) -> None:
-    fleet = Fleet(plan, path)
+    fleet = Measuring(plan, path)
 
     visits = fleet.run()
 
@@ -190,7 +173,7 @@ def test_visit_takes_all_planned_blocks_where_the_rest_is_cheaper_than_a_server_
 
 def test_long_blocks_are_measured_few_at_first_and_more_only_of_arms_that_may_win(path: Path) -> None:
     plan = make_plan([1, 5, 15], num_blocks=12)
-    fleet = Fleet(plan, path, lambda dataset, k: {1: 1.5, 5: 1.52, 15: 0.7}[k], noise=0.05)
+    fleet = Measuring(plan, path, lambda dataset, k: {1: 1.5, 5: 1.52, 15: 0.7}[k], noise=0.05)
 
     visits = fleet.run()
 
@@ -201,7 +184,7 @@ def test_long_blocks_are_measured_few_at_first_and_more_only_of_arms_that_may_wi
 
 def test_opening_baseline_is_extended_before_an_arm_that_needs_more_blocks(path: Path) -> None:
     plan = make_plan([1, 5, 15], num_blocks=12)
-    fleet = Fleet(plan, path, lambda dataset, k: {1: 1.05, 5: 1.06, 15: 1.04}[k], noise=0.08)
+    fleet = Measuring(plan, path, lambda dataset, k: {1: 1.05, 5: 1.06, 15: 1.04}[k], noise=0.08)
 
     baseline_has: set[str] = set()
     for visit in fleet.run():
@@ -212,7 +195,7 @@ def test_opening_baseline_is_extended_before_an_arm_that_needs_more_blocks(path:
 
 
 def test_closing_baseline_measures_the_blocks_that_arms_used(plan: Plan, path: Path) -> None:
-    fleet = Fleet(plan, path)
+    fleet = Measuring(plan, path)
 
     visits = fleet.run()
 
@@ -224,32 +207,32 @@ def test_closing_baseline_measures_the_blocks_that_arms_used(plan: Plan, path: P
 
 
 def test_resume_goes_on_from_plan_and_ledger_alone(plan: Plan, tmp_path: Path) -> None:
-    whole = Fleet(plan, tmp_path / "whole")
+    whole = Measuring(plan, tmp_path / "whole")
     expected = whole.run()
-    first = Fleet(plan, tmp_path / "cut")
+    first = Measuring(plan, tmp_path / "cut")
     for _ in range(3):
         visit = first.start()
         assert visit
         first.end(visit)
 
-    rest = Fleet(plan, tmp_path / "cut").run()
+    rest = Measuring(plan, tmp_path / "cut").run()
 
     assert [visit.block_ids for visit in rest] == [visit.block_ids for visit in expected[3:]]
     assert ks(rest) == ks(expected[3:])
 
 
 def test_settled_sweep_asks_for_nothing_more(plan: Plan, path: Path) -> None:
-    fleet = Fleet(plan, path)
+    fleet = Measuring(plan, path)
     fleet.run()
 
-    again = Fleet(plan, path)
+    again = Measuring(plan, path)
 
     assert again.start() is None
     assert again.policy.is_complete(plan, again.ledger)
 
 
 def test_interrupted_visit_is_tried_again_with_what_is_missing_and_then_given_up(plan: Plan, path: Path) -> None:
-    fleet = Fleet(plan, path)
+    fleet = Measuring(plan, path)
     opening = fleet.start()
     assert opening
     fleet.end(opening)
@@ -267,7 +250,7 @@ def test_interrupted_visit_is_tried_again_with_what_is_missing_and_then_given_up
 
 
 def test_second_node_takes_another_arm_and_closes_only_when_no_arm_is_under_way(plan: Plan, path: Path) -> None:
-    fleet = Fleet(plan, path)
+    fleet = Measuring(plan, path)
     for node in ("a", "b"):
         opening = fleet.start(node)
         assert opening
@@ -285,23 +268,23 @@ def test_second_node_takes_another_arm_and_closes_only_when_no_arm_is_under_way(
 
 
 def test_closing_baseline_changes_nothing_of_what_was_worth_measuring(plan: Plan, path: Path) -> None:
-    fleet = Fleet(plan, path)
+    fleet = Measuring(plan, path)
     while (visit := fleet.start()) and visit.phase != "closing":
         fleet.end(visit)
     assert visit
-    before = Worth(plan, fleet.ledger, fleet.policy.search, fleet.policy.rules).workloads
+    before = Worth(plan, fleet.ledger, fleet.adaptive.search, fleet.adaptive.rules).workloads
 
     fleet.noise = 0.2
     fleet.end(visit)
 
-    assert Worth(plan, fleet.ledger, fleet.policy.search, fleet.policy.rules).workloads == before
+    assert Worth(plan, fleet.ledger, fleet.adaptive.search, fleet.adaptive.rules).workloads == before
 
 
 # --- budget and configuration
 
 
 def test_budget_of_blocks_is_kept_with_both_baselines(plan: Plan, path: Path) -> None:
-    fleet = Fleet(plan, path, max_blocks=30)
+    fleet = Measuring(plan, path, max_blocks=30)
 
     visits = fleet.run()
 
@@ -311,17 +294,17 @@ def test_budget_of_blocks_is_kept_with_both_baselines(plan: Plan, path: Path) ->
 
 
 def test_larger_budget_continues_a_sweep_that_had_spent_its_own(plan: Plan, path: Path) -> None:
-    small = Fleet(plan, path, max_blocks=30)
+    small = Measuring(plan, path, max_blocks=30)
     small.run()
 
-    more = Fleet(plan, path)
+    more = Measuring(plan, path)
 
     assert not more.policy.is_complete(plan, more.ledger)
     assert ks(more.run())
 
 
 def test_budget_of_node_hours_is_kept(plan: Plan, path: Path) -> None:
-    fleet = Fleet(plan, path, max_node_hours=0.05)
+    fleet = Measuring(plan, path, max_node_hours=0.05)
 
     fleet.run()
 
@@ -329,7 +312,7 @@ def test_budget_of_node_hours_is_kept(plan: Plan, path: Path) -> None:
 
 
 def test_dropped_arms_are_named_with_the_reason(plan: Plan, path: Path) -> None:
-    fleet = Fleet(plan, path)
+    fleet = Measuring(plan, path)
     measured = ks(fleet.run())
 
     dropped = fleet.policy.dropped(plan, fleet.ledger)

@@ -8,11 +8,10 @@ import pytest
 
 from orchestrator.config import Search, SweepConfig
 from orchestrator.confirming import Confirming
-from orchestrator.ledger import Ledger
-from orchestrator.plan import Plan
 from orchestrator.policies import policy_for
-from orchestrator.records import Arm, Visit
-from tests.unit.builders import answer, finished, make_config, plan_of
+from orchestrator.records import Arm, Block, BlockRecord, Visit
+from tests.unit.builders import answer, make_config, plan_of
+from tests.unit.fleet import Fleet
 
 Speedup = Callable[[Arm, int], float]
 """Arm, concurrency -> how much faster than the baseline, which gives 100 tokens/s."""
@@ -30,8 +29,8 @@ def crossing(arm: Arm, concurrency: int) -> float:
     return 2.0 if "schedule" in arm.name or arm.num_speculative_tokens == best_k else 1.2
 
 
-class Fleet:
-    """Nodes that measure `speedup` exactly, and the ledger they fill."""
+class Exact(Fleet):
+    """Nodes that measure `speedup` exactly."""
 
     def __init__(
         self,
@@ -48,32 +47,16 @@ class Fleet:
         self.config: SweepConfig = config.model_copy(
             update={"workload": workload, "search": Search.model_validate(search)}
         )
-        self.plan: Plan = plan_of(self.config)
-        self.policy = policy_for(self.config)
+        super().__init__(plan_of(self.config), policy_for(self.config), path)
         self.speedup, self.drift = speedup, drift
-        self.ledger = Ledger(path)
-        self.started: list[Visit] = []
-        self.running: set[str] = set()
 
-    def start(self, node: str = "a") -> Visit | None:
-        visit = self.policy.next_visit(self.plan, self.ledger, self.started, self.running, node)
-        if visit:
-            self.started.append(visit)
-            self.running.add(visit.id)
-        return visit
-
-    def end(self, visit: Visit, num_blocks: int | None = None) -> None:
-        """`num_blocks` less than all: the visit fails after them."""
-        by_id, place = {block.id: block for block in self.plan.blocks}, self.started.index(visit)
-        cells = {cell.id: cell.max_concurrency for cell in self.plan.workloads}
-        for block_id in visit.block_ids[:num_blocks]:
-            block = by_id[block_id]
-            machine = 100 * exp(self.drift * place + 0.01 * (-1) ** block.index)
-            rate = machine * self.speedup(visit.arm, cells[block.workload_id])
-            started_utc = f"2026-08-01T10:{place:02}:00Z"
-            self.ledger.append(answer(self.plan, visit, block, tokens_per_s=rate, started_utc=started_utc).record)
-        self.ledger.append(finished(visit, None if num_blocks is None else "crashed").record)
-        self.running.discard(visit.id)
+    def measure(self, visit: Visit, block: Block) -> BlockRecord:
+        place = self.started.index(visit)
+        level = next(cell.max_concurrency for cell in self.plan.workloads if cell.id == block.workload_id)
+        machine = 100 * exp(self.drift * place + 0.01 * (-1) ** block.index)
+        rate = machine * self.speedup(visit.arm, level)
+        started_utc = f"2026-08-01T10:{place:02}:00Z"
+        return answer(self.plan, visit, block, tokens_per_s=rate, started_utc=started_utc).record
 
     def run(self, node: str = "a", until: str | None = None) -> list[Visit]:
         """All that is left, or up to the first visit of the phase `until`, which is left under way."""
@@ -108,7 +91,7 @@ def path(tmp_path: Path) -> Path:
 def test_recommended_setting_is_measured_again_after_the_arms_and_before_the_node_closes(
     path: Path, strategy: str
 ) -> None:
-    fleet = Fleet(path, strategy=strategy)
+    fleet = Exact(path, strategy=strategy)
 
     visits = fleet.run()
 
@@ -119,7 +102,7 @@ def test_recommended_setting_is_measured_again_after_the_arms_and_before_the_nod
 
 
 def test_confirmation_measures_the_first_blocks_of_every_workload_of_the_mix(path: Path) -> None:
-    fleet = Fleet(path, concurrencies=(1, 4), first_blocks=3)
+    fleet = Exact(path, concurrencies=(1, 4), first_blocks=3)
 
     confirming = fleet.run(until="confirm")[-1]
 
@@ -128,7 +111,7 @@ def test_confirmation_measures_the_first_blocks_of_every_workload_of_the_mix(pat
 
 
 def test_level_without_a_share_of_the_traffic_is_not_measured_again(path: Path) -> None:
-    fleet = Fleet(path, concurrencies=(1, 4), traffic={1: 0.0, 4: 1.0})
+    fleet = Exact(path, concurrencies=(1, 4), traffic={1: 0.0, 4: 1.0})
 
     confirming = fleet.run(until="confirm")[-1]
 
@@ -137,7 +120,7 @@ def test_level_without_a_share_of_the_traffic_is_not_measured_again(path: Path) 
 
 
 def test_schedule_is_measured_again_too_and_what_held_is_complete(path: Path) -> None:
-    fleet = Fleet(path, crossing, concurrencies=(1, 4))
+    fleet = Exact(path, crossing, concurrencies=(1, 4))
 
     visits = [visit for visit in told(fleet.run()) if visit.startswith("confirm")]
 
@@ -148,7 +131,7 @@ def test_schedule_is_measured_again_too_and_what_held_is_complete(path: Path) ->
 
 def test_closing_baseline_that_changes_the_choice_brings_another_confirmation(path: Path) -> None:
     """The machine gets faster all the time: until the baseline closes, the arm measured last seems the better one."""
-    fleet = Fleet(path, drift=0.03)
+    fleet = Exact(path, drift=0.03)
     fleet.speedup = lambda arm, concurrency: {0: 1.6, 1: 1.57}[fleet.arms.index(arm)] if arm in fleet.arms else 1.0
 
     visits = [visit for visit in fleet.run() if visit.phase != "opening"]
@@ -159,7 +142,7 @@ def test_closing_baseline_that_changes_the_choice_brings_another_confirmation(pa
 
 
 def test_confirmation_waits_for_arms_under_way_elsewhere_and_runs_on_one_node_only(path: Path) -> None:
-    fleet = Fleet(path)
+    fleet = Exact(path)
     for node in ("a", "b"):
         opening = fleet.start(node)
         assert opening
@@ -178,7 +161,7 @@ def test_confirmation_waits_for_arms_under_way_elsewhere_and_runs_on_one_node_on
     assert meanwhile is None or meanwhile.phase == "closing"
 
 
-def all_arms_on_a(fleet: Fleet) -> None:
+def all_arms_on_a(fleet: Exact) -> None:
     """Both nodes have opened, and `a` has measured every arm."""
     for node in ("a", "b", "a", "a"):
         visit = fleet.start(node)
@@ -189,7 +172,7 @@ def all_arms_on_a(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("strategy", ["grid", "adaptive"])
 def test_node_that_measured_nothing_but_a_confirmation_closes_too(path: Path, strategy: str) -> None:
-    fleet = Fleet(path, strategy=strategy)
+    fleet = Exact(path, strategy=strategy)
     all_arms_on_a(fleet)
 
     confirming = fleet.start("b")
@@ -208,14 +191,14 @@ def test_budget_must_take_the_closing_baseline_that_a_confirmation_asks_for(
     path: Path, max_blocks: int, is_taken: bool
 ) -> None:
     """Two openings, two arms and one closing of 4 blocks; on `b` 3 blocks to confirm, and 3 to close."""
-    fleet = Fleet(path, strategy="adaptive", max_blocks=max_blocks)
+    fleet = Exact(path, strategy="adaptive", max_blocks=max_blocks)
     all_arms_on_a(fleet)
 
     assert (fleet.start("b") is not None) == is_taken
 
 
 def test_failed_confirmation_is_tried_again_with_what_is_missing_and_then_given_up(path: Path) -> None:
-    fleet = Fleet(path, max_attempts=2)
+    fleet = Exact(path, max_attempts=2)
     first = fleet.run(until="confirm")[-1]
     fleet.end(first, num_blocks=1)
 
@@ -230,7 +213,7 @@ def test_failed_confirmation_is_tried_again_with_what_is_missing_and_then_given_
 
 def test_budget_that_does_not_take_a_confirmation_ends_without_one(path: Path) -> None:
     """16 blocks are both baselines and two arms."""
-    fleet = Fleet(path, strategy="adaptive", max_blocks=16)
+    fleet = Exact(path, strategy="adaptive", max_blocks=16)
 
     visits = told(fleet.run())
 
@@ -240,25 +223,25 @@ def test_budget_that_does_not_take_a_confirmation_ends_without_one(path: Path) -
 
 
 def test_nothing_is_confirmed_where_the_baseline_wins(path: Path) -> None:
-    fleet = Fleet(path, lambda arm, concurrency: 1.0 if arm.is_baseline else 0.7)
+    fleet = Exact(path, lambda arm, concurrency: 1.0 if arm.is_baseline else 0.7)
 
     assert not [visit for visit in fleet.run() if visit.phase == "confirm"]
     assert fleet.is_complete
 
 
 def test_resumed_sweep_confirms_from_plan_and_ledger_alone(path: Path) -> None:
-    Fleet(path).run(until="confirm")
+    Exact(path).run(until="confirm")
 
-    resumed = Fleet(path)
+    resumed = Exact(path)
 
     assert not resumed.is_complete
     assert told(resumed.run()) == ["confirm dflash-k7", "closing none"]
-    assert Fleet(path).is_complete
+    assert Exact(path).is_complete
 
 
 @pytest.mark.parametrize("strategy", ["grid", "adaptive"])
 def test_confirmation_can_be_switched_off(path: Path, strategy: str) -> None:
-    fleet = Fleet(path, strategy=strategy, confirm=False)
+    fleet = Exact(path, strategy=strategy, confirm=False)
 
     assert not [visit for visit in fleet.run() if visit.phase == "confirm"]
     assert fleet.is_complete

@@ -14,8 +14,9 @@ from orchestrator.config import Search, Space, SweepConfig
 from orchestrator.ledger import Ledger
 from orchestrator.optuna_search import OptunaSearch
 from orchestrator.policies import policy_for
-from orchestrator.records import Arm, Visit
-from tests.unit.builders import answer, block_record, finished, make_config, plan_of
+from orchestrator.records import Arm, Block, BlockRecord, Visit
+from tests.unit.builders import answer, block_record, make_config, plan_of
+from tests.unit.fleet import Fleet
 
 SPACE = Space(
     max_num_seqs=(16, 32, 64),
@@ -53,36 +54,19 @@ def _off(peak: object, value: object) -> float:
     return float(peak != value)
 
 
-class Fleet:
-    """Nodes that measure `log_speedup` with a little noise, and the ledger they fill."""
+class Noisy(Fleet):
+    """Nodes that measure `log_speedup` with a little noise."""
 
     def __init__(self, config: SweepConfig, path: Path, log_speedup: LogSpeedup | None = None) -> None:
-        self.plan = plan_of(config)
         policy = policy_for(config)
         assert isinstance(policy, OptunaSearch)
-        self.policy = policy
-        self.ledger = Ledger(path)
+        super().__init__(plan_of(config), policy, path)
         self.log_speedup = log_speedup or separable(0)
-        self.started: list[Visit] = []
-        self.running: set[str] = set()
 
-    def start(self, node: str = "a") -> Visit | None:
-        visit = self.policy.next_visit(self.plan, self.ledger, self.started, self.running, node)
-        if visit:
-            self.started.append(visit)
-            self.running.add(visit.id)
-        return visit
-
-    def end(self, visit: Visit, num_blocks: int | None = None) -> None:
-        """`num_blocks` less than all: the visit fails after them."""
-        by_id = {block.id: block for block in self.plan.blocks}
+    def measure(self, visit: Visit, block: Block) -> BlockRecord:
         gain = 0.0 if visit.arm.is_baseline else self.log_speedup(visit.arm)
-        for block_id in visit.block_ids[:num_blocks]:
-            noise = Random(f"{visit.arm.name}/{block_id}/{visit.phase}").gauss(0, 0.01)
-            event = answer(self.plan, visit, by_id[block_id], tokens_per_s=100 * math.exp(gain + noise))
-            self.ledger.append(event.record)
-        self.ledger.append(finished(visit, None if num_blocks is None else "crashed").record)
-        self.running.discard(visit.id)
+        noise = Random(f"{visit.arm.name}/{block.id}/{visit.phase}").gauss(0, 0.01)
+        return answer(self.plan, visit, block, tokens_per_s=100 * math.exp(gain + noise)).record
 
     def run(self, node: str = "a", most: int = 1000) -> list[Visit]:
         visits: list[Visit] = []
@@ -109,7 +93,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_proposals_are_measured_whole_between_two_baselines_and_never_twice(path: Path) -> None:
-    fleet = Fleet(make(num_proposals=12), path)
+    fleet = Noisy(make(num_proposals=12), path)
 
     visits = fleet.run()
 
@@ -120,18 +104,18 @@ def test_proposals_are_measured_whole_between_two_baselines_and_never_twice(path
 
 
 def test_small_plan_is_measured_whole_and_no_arm_twice(path: Path) -> None:
-    fleet = Fleet(make(num_proposals=50, space=Space(enforce_eager=(False, True))), path)
+    fleet = Noisy(make(num_proposals=50, space=Space(enforce_eager=(False, True))), path)
 
     assert len(arms(fleet.run())) == len(set(arms(fleet.started))) == 10
     assert fleet.is_complete
 
 
 def test_without_a_space_it_searches_k_alone(path: Path) -> None:
-    assert len(arms(Fleet(make(num_proposals=3, space=Space()), path).run())) == 3
+    assert len(arms(Noisy(make(num_proposals=3, space=Space()), path).run())) == 3
 
 
 def test_space_of_one_value_is_no_axis(path: Path) -> None:
-    fleet = Fleet(make(num_proposals=3, space=Space(max_num_seqs=(32,), omp_threads_bind=("nobind",))), path)
+    fleet = Noisy(make(num_proposals=3, space=Space(max_num_seqs=(32,), omp_threads_bind=("nobind",))), path)
 
     assert len(arms(fleet.run())) == 3
 
@@ -139,7 +123,7 @@ def test_space_of_one_value_is_no_axis(path: Path) -> None:
 @pytest.mark.parametrize("grid", [(), (7,)])
 def test_plan_with_nothing_to_choose_is_measured_whole(path: Path, grid: tuple[int, ...]) -> None:
     config = make_config(grid, num_blocks=2).model_copy(update={"search": Search(strategy="optuna", confirm=False)})
-    fleet = Fleet(config, path)
+    fleet = Noisy(config, path)
 
     assert [visit.phase for visit in fleet.run()] == ["opening", *["arm"] * len(grid), "closing"]
     assert fleet.is_complete
@@ -149,17 +133,17 @@ def test_plan_with_nothing_to_choose_is_measured_whole(path: Path, grid: tuple[i
 
 
 def test_proposals_follow_from_the_seed(tmp_path: Path) -> None:
-    runs = [arms(Fleet(make(seed=seed), tmp_path / f"{run}").run()) for run, seed in enumerate([0, 0, 1])]
+    runs = [arms(Noisy(make(seed=seed), tmp_path / f"{run}").run()) for run, seed in enumerate([0, 0, 1])]
 
     assert runs[0] == runs[1] != runs[2]
 
 
 def test_another_process_proposes_the_same(path: Path) -> None:
-    fleet = Fleet(make(), path)
+    fleet = Noisy(make(), path)
     fleet.run(most=8)
     code = (
-        "import sys, pathlib; from tests.unit.test_optuna_search import Fleet, make; "
-        "print(Fleet(make(), pathlib.Path(sys.argv[1])).start().arm.name)"
+        "import sys, pathlib; from tests.unit.test_optuna_search import Noisy, make; "
+        "print(Noisy(make(), pathlib.Path(sys.argv[1])).start().arm.name)"
     )
 
     run = subprocess.run(
@@ -174,17 +158,17 @@ def test_another_process_proposes_the_same(path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [1, 4, 9])
 def test_resume_goes_on_as_if_it_had_not_been_interrupted(tmp_path: Path, kept: int) -> None:
-    expected = arms(Fleet(make(), tmp_path / "whole").run())
-    Fleet(make(), tmp_path / "cut").run(most=1 + kept)
+    expected = arms(Noisy(make(), tmp_path / "whole").run())
+    Noisy(make(), tmp_path / "cut").run(most=1 + kept)
 
-    rest = Fleet(make(), tmp_path / "cut").run()
+    rest = Noisy(make(), tmp_path / "cut").run()
 
     assert arms(rest) == expected[kept:]
 
 
 def test_what_was_measured_decides_what_is_proposed(tmp_path: Path) -> None:
-    up = Fleet(make(), tmp_path / "up", separable(1)).run()
-    down = Fleet(make(), tmp_path / "down", lambda arm: -separable(1)(arm)).run()
+    up = Noisy(make(), tmp_path / "up", separable(1)).run()
+    down = Noisy(make(), tmp_path / "down", lambda arm: -separable(1)(arm)).run()
 
     assert arms(up)[:5] == arms(down)[:5]
     assert arms(up) != arms(down)
@@ -193,7 +177,7 @@ def test_what_was_measured_decides_what_is_proposed(tmp_path: Path) -> None:
 def test_optimum_of_a_separable_landscape_is_found_far_better_than_by_chance(tmp_path: Path) -> None:
     regrets, by_chance = [], []
     for seed in range(6):
-        fleet = Fleet(make(num_proposals=20, seed=seed), tmp_path / f"{seed}", separable(seed))
+        fleet = Noisy(make(num_proposals=20, seed=seed), tmp_path / f"{seed}", separable(seed))
         fleet.run()
         truth = [fleet.log_speedup(arm) for arm in fleet.plan.arms[1:]]
         found = [fleet.log_speedup(visit.arm) for visit in fleet.started if visit.phase == "arm"]
@@ -226,20 +210,20 @@ def test_value_is_the_paired_speedup_so_that_a_slow_node_does_not_count_against_
 
 
 def test_interrupted_arm_is_finished_before_the_next_proposal(path: Path) -> None:
-    fleet = Fleet(make(), path)
+    fleet = Noisy(make(), path)
     fleet.run(most=3)
     cut = fleet.start()
     assert cut is not None
     fleet.end(cut, num_blocks=1)
 
-    again = Fleet(make(), path).start()
+    again = Noisy(make(), path).start()
 
     assert again is not None
     assert (again.arm, again.block_ids) == (cut.arm, cut.block_ids[1:])
 
 
 def test_arm_that_fails_is_given_up_counts_as_a_proposal_and_keeps_the_sweep_incomplete(path: Path) -> None:
-    fleet = Fleet(make(num_proposals=4), path)
+    fleet = Noisy(make(num_proposals=4), path)
     fleet.run(most=2)
     tries = []
     for _ in range(2):
@@ -257,7 +241,7 @@ def test_arm_that_fails_is_given_up_counts_as_a_proposal_and_keeps_the_sweep_inc
 
 
 def test_nodes_take_different_arms_and_close_when_none_is_under_way(path: Path) -> None:
-    fleet = Fleet(make(num_proposals=2), path)
+    fleet = Noisy(make(num_proposals=2), path)
     for node in ("a", "b", "c"):
         opening = fleet.start(node)
         assert opening is not None
@@ -277,9 +261,9 @@ def test_nodes_take_different_arms_and_close_when_none_is_under_way(path: Path) 
 
 
 def test_larger_number_of_proposals_continues_where_the_smaller_ended(path: Path) -> None:
-    first = arms(Fleet(make(num_proposals=4), path).run())
+    first = arms(Noisy(make(num_proposals=4), path).run())
 
-    more = Fleet(make(num_proposals=6), path)
+    more = Noisy(make(num_proposals=6), path)
 
     assert not more.is_complete
     rest = arms(more.run())
@@ -289,7 +273,7 @@ def test_larger_number_of_proposals_continues_where_the_smaller_ended(path: Path
 
 
 def test_budget_of_blocks_is_kept_with_both_baselines(path: Path) -> None:
-    fleet = Fleet(make(max_blocks=9), path)
+    fleet = Noisy(make(max_blocks=9), path)
 
     visits = fleet.run()
 
@@ -299,7 +283,7 @@ def test_budget_of_blocks_is_kept_with_both_baselines(path: Path) -> None:
 
 
 def test_budget_of_node_hours_is_kept(path: Path) -> None:
-    fleet = Fleet(make(max_node_hours=0.06), path)
+    fleet = Noisy(make(max_node_hours=0.06), path)
 
     visits = fleet.run()
 
@@ -310,7 +294,7 @@ def test_budget_of_node_hours_is_kept(path: Path) -> None:
 
 
 def test_arms_never_proposed_are_named_with_the_reason(path: Path) -> None:
-    fleet = Fleet(make(num_proposals=4), path)
+    fleet = Noisy(make(num_proposals=4), path)
     measured = {visit.arm.id for visit in fleet.run()}
 
     dropped = fleet.policy.dropped(fleet.plan, fleet.ledger)
@@ -320,6 +304,6 @@ def test_arms_never_proposed_are_named_with_the_reason(path: Path) -> None:
 
 
 def test_policy_and_its_proposals_write_nothing(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    Fleet(make(num_proposals=7), path).run()
+    Noisy(make(num_proposals=7), path).run()
 
     assert capfd.readouterr() == ("", "")
