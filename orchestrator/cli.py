@@ -1,5 +1,6 @@
 """The command line: `orchestrator sweep | plan | select | report | record`."""
 
+import errno
 import logging
 import os
 import shlex
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from orchestrator.compose import compose
 from orchestrator.config import SweepConfig
-from orchestrator.errors import ConfigError, OrchestratorError
+from orchestrator.errors import ClusterLost, ConfigError, OrchestratorError
 from orchestrator.plan_text import print_plan
 from orchestrator.selection import Selection
 from orchestrator.sweep_dir import SweepDir, find_sweep
@@ -113,7 +114,22 @@ def main() -> None:
         sys.exit(TERMINATED if sigterm.received else INTERRUPTED)
     except OrchestratorError as error:
         err.print(f"error: {error}", style="red", markup=False, highlight=False)
+        if isinstance(error, ClusterLost):
+            _leave_ray_behind(error.exit_code)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        text = f"error: {error}; what was measured is kept: make room, the same command continues"
+        err.print(text, style="red", markup=False, highlight=False)
+        sys.exit(OrchestratorError.exit_code)
+
+
+def _leave_ray_behind(exit_code: int) -> NoReturn:
+    """An orderly end would say good-bye to a cluster that is gone, and wait for it a minute."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 class _Sigterm:

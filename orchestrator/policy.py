@@ -171,9 +171,29 @@ def is_complete(plan: Plan, ledger: LedgerView) -> bool:
 
 
 def is_closed(plan: Plan, ledger: LedgerView) -> bool:
-    """Whether the baseline was measured again on every node that measures."""
+    """Whether the baseline was measured again on every node that measures, and that has not gone."""
     nodes = measuring_nodes(ledger)
-    return bool(nodes) and all(_measured_all(plan, ledger, plan.baseline, "closing", node) for node in nodes)
+    return bool(nodes) and all(
+        _measured_all(plan, ledger, plan.baseline, "closing", node) for node in nodes if node not in gone_nodes(ledger)
+    )
+
+
+def gone_nodes(ledger: LedgerView) -> frozenset[str]:
+    """Nodes that are not asked for a closing baseline: they had left when the last session ended, others were there."""
+    sessions = ledger.sessions()
+    return frozenset(sessions[-1].nodes_gone) if sessions else frozenset()
+
+
+def unclosed_nodes(ledger: LedgerView) -> set[str]:
+    """Nodes with blocks of an arm that have no closing baseline there: nothing shows whether such a node drifted."""
+    measured: defaultdict[str, set[str]] = defaultdict(set)
+    closed: defaultdict[str, set[str]] = defaultdict(set)
+    for block in ledger.valid_blocks():
+        if block.phase in ("arm", "confirm"):
+            measured[block.node].add(block.block_id)
+        elif block.phase == "closing":
+            closed[block.node].add(block.block_id)
+    return {node for node, blocks in measured.items() if not blocks <= closed[node]}
 
 
 def measuring_nodes(ledger: LedgerView) -> list[str]:

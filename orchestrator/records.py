@@ -245,6 +245,8 @@ class VisitRecord(Strict):
     """File name under the sweep's logs/."""
     error: str | None = None
     """Why the visit ended early; its finished blocks count all the same."""
+    blames_node: bool = False
+    """Whether it ended early for what has nothing to do with the arm: the node left, hangs, or is not fit."""
 
 
 class SessionRecord(Strict):
@@ -254,6 +256,8 @@ class SessionRecord(Strict):
     started_utc: str
     wall_s: float
     """Driver time from start to the end of measuring, seconds."""
+    nodes_gone: tuple[str, ...] = ()
+    """Nodes that had measured and were not in the cluster any more at its end, though others were."""
 
 
 class Visit(Strict):

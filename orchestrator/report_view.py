@@ -1,6 +1,6 @@
 """What the report says, as figures and tables; the templates only lay it out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.display import DASH, DecisionRow, decision_row, duration, interval, percent
@@ -21,7 +21,7 @@ from orchestrator.report_tables import (
     title_of,
     validity_tables,
 )
-from orchestrator.selection import Selection, WorkloadResult
+from orchestrator.selection import Provenance, Selection, WorkloadResult
 from orchestrator.time_split import TimeSplit, time_split
 from orchestrator.validity import Unstable, failed_visits, unstable_nodes, void_blocks
 
@@ -124,14 +124,15 @@ def build_view(
         provenance=provenance_table(selection.provenance, ledger),
         repeat_command=repeat_command,
         incidents=bool(void_blocks(plan, ledger) or failed_visits(plan, ledger)),
-        warnings=_warnings(selection.provenance.nodes_set_aside, unstable_nodes(ledger)),
+        warnings=_warnings(selection.provenance, unstable_nodes(ledger)),
     )
 
 
-def _warnings(nodes_set_aside: Mapping[str, str], unstable: Sequence[Unstable]) -> list[str]:
-    aside = [f"Node {node} was set aside: {reason}." for node, reason in nodes_set_aside.items()]
+def _warnings(provenance: Provenance, unstable: Sequence[Unstable]) -> list[str]:
+    aside = [f"Node {node} was set aside: {reason}." for node, reason in provenance.nodes_set_aside.items()]
+    unclosed = [f"Node {node} {reason}." for node, reason in provenance.nodes_unclosed.items()]
     reasons = "; ".join(f"on {found.node} {found.reason}" for found in unstable)
-    return aside + ([f"Figures may be unstable: {reasons}."] if unstable else [])
+    return aside + unclosed + ([f"Figures may be unstable: {reasons}."] if unstable else [])
 
 
 def _outputs_summary(plan: Plan, outputs: Sequence[OutputMatch]) -> str | None:

@@ -3,21 +3,30 @@
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import ray
 from pydantic import TypeAdapter
 from ray import tune
-from ray.tune import Callback, CheckpointConfig, PlacementGroupFactory, RunConfig, TuneConfig, Tuner
+from ray.exceptions import RayError
+from ray.tune import Callback, CheckpointConfig, PlacementGroupFactory, RunConfig, TuneConfig, TuneError, Tuner
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler
 
 from orchestrator.board import Board
 from orchestrator.cluster import LiveNodes
 from orchestrator.config import Hardware, SweepConfig
+from orchestrator.lookout import Lookout
 from orchestrator.plan import Plan, PromptSet
 from orchestrator.records import FinishedVisit, MeasuredBlock, Prompt, Visit, VisitEvent, VisitTask
 from orchestrator.search import VisitSearch
+from tasks.lifeline import end_with
 from tasks.visit import run_visit
+
+MAX_PENDING = "10000"
+"""Trials that may wait for their node; by Tune's own setting one that waits keeps all other nodes idle."""
 
 _EVENTS: TypeAdapter[VisitEvent] = TypeAdapter(MeasuredBlock | FinishedVisit)
 
@@ -32,6 +41,7 @@ class VisitTrial(tune.Trainable):
         self, config: dict[str, str], sweep: SweepConfig, plan: Plan, prompts: Mapping[str, tuple[Prompt, ...]]
     ) -> None:
         self._sweep, self._plan, self._prompts = sweep, plan, prompts
+        self._lifeline = end_with(str(ray.get_runtime_context().gcs_address))
         self._events = self._start(config)
 
     def reset_config(self, new_config: dict[str, str]) -> bool:
@@ -45,6 +55,7 @@ class VisitTrial(tune.Trainable):
 
     def cleanup(self) -> None:
         self._events.close()
+        self._lifeline.release()
 
     def _start(self, config: dict[str, str]) -> Any:
         visit = Visit.model_validate_json(config["visit"])
@@ -60,22 +71,63 @@ class VisitTrial(tune.Trainable):
 
 
 class _ToBoard(Callback):
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, board: Board, lookout: Lookout) -> None:
+        self._board, self._lookout = board, lookout
+        self.error: OSError | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """As for VisitSearch: Tune pickles it for a restore that never happens."""
         return {}
 
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._lookout.hear(trial.trial_id, has_measured=False)
+
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        self._board.take(_EVENTS.validate_json(result["event"]))
+        self._lookout.hear(trial.trial_id, has_measured=True)
+        try:
+            self._board.take(_EVENTS.validate_json(result["event"]))
+        except OSError as error:
+            self.error = error  # a full disk: Tune would hide it in an error of its own
+            raise
+
+
+class _EndLost(FIFOScheduler):
+    """Ends the trials of visits that the lookout gives up, which Tune would wait for."""
+
+    def __init__(self, lookout: Lookout, nodes: LiveNodes) -> None:
+        super().__init__()
+        self._lookout, self._nodes = lookout, nodes
+        self._open: dict[str, Trial] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        self._open[trial.trial_id] = trial
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Asked at every turn of Tune's loop."""
+        for trial_id in self._lookout.give_up():
+            self._end(tune_controller, self._open[trial_id])
+        for trial_id in [id_ for id_, trial in self._open.items() if trial.is_finished()]:
+            del self._open[trial_id]
+            self._lookout.end(trial_id, self._nodes())  # of some that fail Tune tells nobody
+        return super().choose_trial_to_run(tune_controller)
+
+    def _end(self, tune_controller: Any, trial: Trial) -> None:
+        if trial.status == Trial.PENDING:
+            tune_controller.stop_trial(trial)
+        elif trial.temporary_state.ray_actor is not None:
+            # By force: one that hangs, or is cut off, would not hear a request. Tune then sees it die.
+            ray.kill(trial.temporary_state.ray_actor)
 
 
 def run_visits(config: SweepConfig, board: Board, prompts: Mapping[str, PromptSet], nodes: LiveNodes) -> None:
     """Run visits until the board has none left. Needs a connected Ray, and its `nodes` (see `cluster.ray_cluster`)."""
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C must end the sweep at once: the ledger has it all
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = MAX_PENDING
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new output prints a banner even where verbose=0
     # A worker that died is the board's to report; Tune would add a traceback of its own insides.
@@ -83,11 +135,14 @@ def run_visits(config: SweepConfig, board: Board, prompts: Mapping[str, PromptSe
     trainable = tune.with_parameters(
         VisitTrial, sweep=config, plan=board.plan, prompts={name: found.prompts for name, found in prompts.items()}
     )
-    with tempfile.TemporaryDirectory(prefix="specsweep-tune-") as storage:
+    lookout = Lookout(board, config)
+    to_board = _ToBoard(board, lookout)
+    with tempfile.TemporaryDirectory(prefix="specsweep-tune-") as storage, _own_error(to_board):
         Tuner(
             tune.with_resources(trainable, lambda trial: _whole_node(config.hardware, trial["ray_node_id"])),
             tune_config=TuneConfig(
-                search_alg=VisitSearch(board, nodes),
+                search_alg=VisitSearch(board, nodes, lookout),
+                scheduler=_EndLost(lookout, nodes),
                 num_samples=-1,
                 reuse_actors=True,
                 trial_name_creator=lambda trial: trial.trial_id,
@@ -97,10 +152,20 @@ def run_visits(config: SweepConfig, board: Board, prompts: Mapping[str, PromptSe
                 name=config.name,
                 storage_path=storage,
                 verbose=0,
-                callbacks=[_ToBoard(board)],
+                callbacks=[to_board],
                 checkpoint_config=CheckpointConfig(checkpoint_at_end=False),
             ),
         ).fit()
+
+
+@contextmanager
+def _own_error(to_board: _ToBoard) -> Iterator[None]:
+    try:
+        yield
+    except (RayError, TuneError, OSError):
+        if to_board.error:
+            raise to_board.error from None
+        raise
 
 
 def _whole_node(hardware: Hardware, ray_node_id: str) -> PlacementGroupFactory:

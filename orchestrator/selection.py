@@ -156,6 +156,8 @@ class Provenance(Strict):
     plan_id: str
     nodes_set_aside: dict[str, str] = Field(default_factory=dict)
     """Node -> why nothing that it measured counts."""
+    nodes_unclosed: dict[str, str] = Field(default_factory=dict)
+    """Node -> why it has no closing baseline, and what its arms are compared with."""
 
 
 class Selection(Strict):

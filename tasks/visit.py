@@ -1,6 +1,5 @@
 """One visit: start the server, warm up, drive each block, read the counters around it, stop. No Ray in here."""
 
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -31,6 +30,7 @@ from tasks.host_use import HostReading, crowded, host_use
 from tasks.load import LoadResult, Target, run_load, summarise
 from tasks.server import VllmServer
 from tasks.server_log import thread_binding
+from tasks.visit_folder import require_room, visit_folder
 
 TOKENS_PER_DRAFT_TOLERANCE = 0.02
 COUNTERS_TIMEOUT_S = 10.0
@@ -47,12 +47,14 @@ def run_visit(task: VisitTask, prompts: PromptsByDataset) -> Iterator[VisitEvent
 
     What goes wrong with server or load ends the visit with its reason in the record; blocks finished before count.
     """
-    with tempfile.TemporaryDirectory(prefix="specsweep-visit-") as folder:
-        run = _Run(task, prompts, Path(folder) / f"{task.visit.id}.log")
+    with visit_folder() as folder:
+        run = _Run(task, prompts, folder / f"{task.visit.id}.log")
         try:
+            require_room(folder)
             yield from run.measure()
         except OrchestratorError as error:
             run.error = f"{type(error).__name__}: {error}"
+            run.blames_node = isinstance(error, NodeUnavailable)
         yield run.finished()
 
 
@@ -73,6 +75,7 @@ class _Run:
         self.engine_version: str | None = None
         self.node_info: NodeInfo | None = None
         self.error: str | None = None
+        self.blames_node = False
 
     def measure(self) -> Iterator[MeasuredBlock]:
         take_normal_priority()
@@ -244,6 +247,7 @@ class _Run:
             versions=library_versions(),
             server_log=self.log_path.name if log else None,
             error=self.error,
+            blames_node=self.blames_node,
         )
         return FinishedVisit(record=record, server_log=log)
 
