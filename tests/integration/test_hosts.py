@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,7 +38,7 @@ def is_measuring_an_arm(box: Sandbox, node: str) -> bool:
 
 @pytest.mark.skipif(REASON is not None, reason=str(REASON))
 def test_twelve_visits_end_whole_with_a_node_cut_off_one_dead_and_one_added(
-    box: Sandbox, fleet: Hosts, record_property: pytest.RecordProperty
+    box: Sandbox, fleet: Hosts, record_property: Callable[[str, object], None]
 ) -> None:
     """Node b is cut off and comes back, c's raylet is killed for good, d joins late."""
     fleet.head()
