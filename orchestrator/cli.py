@@ -109,6 +109,27 @@ def record(where: Where = None, results_dir: ResultsDir = Path("results"), track
     out.print(f"{found.sweep_id} is recorded in MLflow", highlight=False)
 
 
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(help="A sweep's folder or name", metavar="A")],
+    second: Annotated[str, typer.Argument(help="The one it is compared with", metavar="B")],
+    results_dir: ResultsDir = Path("results"),
+    as_json: AsJson = False,
+) -> None:
+    """Two sweeps on the workloads they share: which arms became faster or slower, with intervals.
+
+    For another engine version, instance type or drafter. Blocks with the same prompts are compared in pairs.
+    """
+    from orchestrator.compare_text import compare_folders, print_comparison
+
+    a, b = find_sweep(results_dir, first), find_sweep(results_dir, second)
+    compared = compare_folders(a, b)
+    if as_json:
+        sys.stdout.write(compared.model_dump_json(indent=2) + "\n")
+    else:
+        print_comparison(compared, a.sweep_id, b.sweep_id, out)
+
+
 @app.command("break-even")
 def break_even(
     where: Where = None,
