@@ -68,15 +68,14 @@ def check(sweep: SweepDir) -> Iterator[Checked]:
 def main() -> None:
     checked = list(check(SweepDir(Path(sys.argv[1]))))
     print_ = Console(soft_wrap=True, highlight=False).print
-    print_(
-        "| workload | arm | tokens/step | breaks even at | measured | predicted | off |\n|---|---|---|---|---|---|---|"
-    )
-    print_("\n".join(map(str, checked)), markup=False)
+    print_("| workload | arm | tokens/step | breaks even at | measured | predicted | off |")
+    print_("\n".join(["|---|---|---|---|---|---|---|", *map(str, checked)]), markup=False)
     sizes = [abs(each.error) for each in checked]
     print_(
         f"\n{len(checked)} figures: off by {100 * median(sizes):.1f} % in the median, "
-        f"{100 * fmean(each.error for each in checked):+.1f} % on average; {sum(size <= WITHIN for size in sizes)} within "
-        f"{100 * WITHIN:.0f} %, {sum(each.is_inside for each in checked)} inside the measured interval"
+        f"{100 * fmean(each.error for each in checked):+.1f} % on average; "
+        f"{sum(size <= WITHIN for size in sizes)} within {100 * WITHIN:.0f} %, "
+        f"{sum(each.is_inside for each in checked)} inside the measured interval"
     )
 
 
