@@ -110,6 +110,20 @@ def record(where: Where = None, results_dir: ResultsDir = Path("results"), track
 
 
 @app.command()
+def export(
+    where: Where = None,
+    results_dir: ResultsDir = Path("results"),
+    arm: Annotated[str | None, typer.Option(help="Another arm than the recommended one, for example dflash-k7")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder to write to; deploy/ in the sweep's if not given")] = None,
+) -> None:
+    """Write what platforms take: a vLLM config file, a Compose file, a systemd unit, a Kubernetes Deployment."""
+    from orchestrator.export import export_files
+
+    for path in export_files(find_sweep(results_dir, where), arm, output):
+        out.print(str(path), soft_wrap=True, highlight=False)
+
+
+@app.command()
 def compare(
     first: Annotated[str, typer.Argument(help="A sweep's folder or name", metavar="A")],
     second: Annotated[str, typer.Argument(help="The one it is compared with", metavar="B")],
