@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from orchestrator.board import Board
 from orchestrator.config import SweepConfig
-from orchestrator.policy import unclosed_nodes
+from orchestrator.policy import gone_nodes, unclosed_nodes
 from orchestrator.records import BlockRecord, MeasuredBlock, Visit, VisitEvent, WorkloadCell
 
 PATIENCE = 10
@@ -84,7 +84,8 @@ class Lookout:
     def expects_node_back(self) -> bool:
         """Whether a node that measured left only just now: Ray may be restarting there, and it has to close."""
         since = time.monotonic() - self._config.cluster.node_return_s
-        absent = unclosed_nodes(self._board.ledger) - self._live.keys()
+        ledger = self._board.ledger
+        absent = unclosed_nodes(ledger) - gone_nodes(ledger) - self._live.keys()
         return any(self._last_seen.get(node, -math.inf) > since for node in absent)
 
     def _why_lost(self, watched: _Watched) -> str | None:
@@ -133,4 +134,5 @@ class Lookout:
 
 
 def _longest_s(cell: WorkloadCell, num_requests: int) -> float:
-    return math.ceil(num_requests / cell.max_concurrency) * cell.request_timeout_s
+    """In an open loop (no max_concurrency) the last request may be sent when the first ones have long ended."""
+    return math.ceil(num_requests / (cell.max_concurrency or 1)) * cell.request_timeout_s

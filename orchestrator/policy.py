@@ -165,23 +165,26 @@ def num_measurements(plan: Plan, nodes: Collection[str], num_arms: int | None = 
 
 
 def is_complete(plan: Plan, ledger: LedgerView) -> bool:
-    """Whether every arm is measured, between two baselines on every node that measured one."""
+    """Whether every arm is measured, between two baselines on every node that measured one (a node that was taken away
+    has the first alone)."""
     arms = all(_measured_all(plan, ledger, arm, "arm", "") for arm in plan.arms if not arm.is_baseline)
     return arms and is_closed(plan, ledger)
 
 
 def is_closed(plan: Plan, ledger: LedgerView) -> bool:
-    """Whether the baseline was measured again on every node that measures, and that has not gone."""
-    nodes = measuring_nodes(ledger)
+    """Whether the baseline was measured again on every node that measures and has not gone."""
+    nodes, gone = measuring_nodes(ledger), gone_nodes(ledger)
     return bool(nodes) and all(
-        _measured_all(plan, ledger, plan.baseline, "closing", node) for node in nodes if node not in gone_nodes(ledger)
+        _measured_all(plan, ledger, plan.baseline, "closing", node) for node in nodes if node not in gone
     )
 
 
-def gone_nodes(ledger: LedgerView) -> frozenset[str]:
-    """Nodes that are not asked for a closing baseline: they had left when the last session ended, others were there."""
+def gone_nodes(ledger: LedgerView) -> set[str]:
+    """Nodes that are not asked for a closing baseline: they were taken away, or had left when the last session ended
+    while others were there."""
+    taken_away = {visit.node for visit in ledger.visits() if visit.interrupted}
     sessions = ledger.sessions()
-    return frozenset(sessions[-1].nodes_gone) if sessions else frozenset()
+    return taken_away.union(sessions[-1].nodes_gone if sessions else ())
 
 
 def unclosed_nodes(ledger: LedgerView) -> set[str]:

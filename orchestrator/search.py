@@ -10,7 +10,7 @@ from orchestrator.board import Board
 from orchestrator.lookout import Lookout
 
 NO_NODE_TIMEOUT_S = 600.0
-"""How long a sweep waits for a node when none is alive."""
+"""How long a sweep waits for a node when none is alive, or all are about to be taken away."""
 
 
 class VisitSearch(Searcher):
@@ -31,13 +31,14 @@ class VisitSearch(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         nodes = self._lookout.usable(self._live_nodes())
-        if nodes:
+        staying = self._board.staying(nodes)
+        if staying:
             self._last_seen_node = time.monotonic()
         visit = self._board.next_visit(nodes)
         if visit is not None:
             self._lookout.begin(trial_id, visit, nodes[visit.node])
             return {"visit": visit.model_dump_json(), "ray_node_id": nodes[visit.node]}
-        waits_for_node = not nodes and time.monotonic() - self._last_seen_node < NO_NODE_TIMEOUT_S
+        waits_for_node = not staying and time.monotonic() - self._last_seen_node < NO_NODE_TIMEOUT_S
         waits = self._board.running or waits_for_node or self._lookout.expects_node_back()
         return None if waits else str(Searcher.FINISHED)
 
