@@ -30,8 +30,9 @@ class VisitSearch(Searcher):
         self._last_seen_node = time.monotonic()
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        nodes = self._lookout.usable(self._live_nodes())
-        staying = self._board.staying(nodes)
+        live = self._live_nodes()
+        nodes = self._lookout.usable(live)
+        staying = self._board.staying(live)
         if staying:
             self._last_seen_node = time.monotonic()
         visit = self._board.next_visit(nodes)

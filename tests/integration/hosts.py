@@ -6,11 +6,12 @@ Needs root and `ip` (iproute2). A host's link can be cut for real, and all that 
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,7 +75,7 @@ class Host:
         return ["nsenter", f"--target={self._init}", "--mount", "--pid", "--uts", "--net", f"--wd={self._box.path}"]
 
     def start_ray(self, *arguments: str) -> None:
-        command = [*self.enter, RAY, "start", *arguments, f"--node-ip-address={self.address}", "--num-cpus=1"]
+        command = [*self.enter, RAY, "start", "--num-cpus=1", *arguments, f"--node-ip-address={self.address}"]
         common = ["--object-store-memory=100000000", "--disable-usage-stats"]
         env = self._box.env | HEALTH_CHECKS | {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
         subprocess.run([*command, *common], env=env, check=True, capture_output=True)
@@ -91,6 +92,18 @@ class Host:
     def raylet(self) -> psutil.Process:
         [raylet] = self.processes("/core/src/ray/raylet/raylet --raylet_socket_name")
         return raylet
+
+    def stop_all(self) -> None:
+        """The whole host hangs."""
+        self._signal_all(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for process in self.processes():
+            if process.pid != self._init:
+                process.send_signal(number)
 
     def die(self) -> None:
         self._unshare.kill()
@@ -113,6 +126,9 @@ class Hosts:
         self._on_hub("ip", "link", "add", "bridge", "type", "bridge")
         self._on_hub("ip", "link", "set", "bridge", "up")
 
+    def __getitem__(self, name: str) -> Host:
+        return self._all[name]
+
     def add(self, name: str) -> Host:
         netns, number = f"sw-{self._tag}-{name}", len(self._all) + 1
         address = f"10.77.0.{number}"
@@ -127,8 +143,20 @@ class Hosts:
     def head(self) -> Host:
         """A host that runs Ray's head, and measures nothing."""
         head = self.add("head")
-        head.start_ray("--head", f"--port={PORT}", "--include-dashboard=false", f"--temp-dir={self.box.temporary}/r")
+        self.start_head(head)
         return head
+
+    def start_head(self, head: Host) -> None:
+        head.start_ray("--head", f"--port={PORT}", "--include-dashboard=false", f"--temp-dir={self.box.temporary}/r")
+
+    def driver(self) -> Host:
+        """A host that sweeps are started on, and that measures nothing."""
+        driver = self.add("driver")
+        self.join_driver(driver)
+        return driver
+
+    def join_driver(self, driver: Host) -> None:
+        driver.start_ray(f"--address={self._all['head'].address}:{PORT}", "--num-cpus=0")
 
     def node(self, name: str) -> Host:
         """A host that measures."""
@@ -147,11 +175,11 @@ class Hosts:
         address = self._all["head"].address
         node.start_ray(f"--address={address}:{PORT}", f"--node-name={node.name}", "--resources", '{"xeon_node": 1}')
 
-    def sweep(self, *arguments: str, env: Mapping[str, str] | None = None) -> Running:
-        """Start a sweep on the head."""
+    def sweep(self, *arguments: str, host: str = "head") -> Running:
+        """Start a sweep on that host."""
         head = self._all["head"]
         joined = ("cluster=address", f"cluster.address={head.address}:{PORT}", "cluster.auth_mode=disabled")
-        return self.box.start(*arguments, *joined, env=env, prefix=head.enter)
+        return self.box.start(*arguments, *joined, prefix=self._all[host].enter)
 
     def cut(self, node: Host) -> None:
         """Pull the cable."""

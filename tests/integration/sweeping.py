@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from orchestrator.ledger import Ledger, LedgerFile, key_of
+from orchestrator.ledger import Ledger, LedgerFile, LedgerView, key_of
 from orchestrator.records import BlockRecord
 from orchestrator.selection import Selection
 from orchestrator.sweep_dir import SweepDir
@@ -203,7 +203,7 @@ def slow(step_ms: float) -> list[str]:
     return ["--standin-step-ms", f"'{step_ms:g}'"]
 
 
-def measured_twice(ledger: Ledger) -> list[BlockRecord]:
+def measured_twice(ledger: LedgerView) -> list[BlockRecord]:
     seen = set()
     return [block for block in ledger.valid_blocks() if key_of(block) in seen or seen.add(key_of(block))]  # type: ignore[func-returns-value]
 
