@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -84,9 +84,7 @@ class Host:
         """Those of the sandbox on this host whose command line has `text` in it."""
         mine = Path(f"/proc/{self._init}/ns/pid").readlink()
         return [
-            process
-            for process in self._box.processes()
-            if _namespace(process) == mine and text in " ".join(process.cmdline())
+            process for process in self._box.processes() if _namespace(process) == mine and text in _command(process)
         ]
 
     def raylet(self) -> psutil.Process:
@@ -100,10 +98,14 @@ class Host:
     def go_on(self) -> None:
         self._signal_all(signal.SIGCONT)
 
+    def kill_all(self) -> None:
+        self._signal_all(signal.SIGKILL)
+
     def _signal_all(self, number: signal.Signals) -> None:
         for process in self.processes():
             if process.pid != self._init:
-                process.send_signal(number)
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(number)
 
     def die(self) -> None:
         self._unshare.kill()
@@ -215,6 +217,13 @@ def wait_until(happens: object, timeout_s: float) -> float:
         assert time.monotonic() - begun < timeout_s, f"not within {timeout_s} s"
         time.sleep(0.05)
     return time.monotonic() - begun
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it may have ended just now
+        return ""
 
 
 def _namespace(process: psutil.Process) -> Path | None:

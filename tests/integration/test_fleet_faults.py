@@ -1,9 +1,9 @@
 """What happens to the hosts of a fleet while sweeps run on it: they hang, the driver is killed, the head restarts."""
 
-import signal
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from orchestrator.policy import unclosed_nodes
@@ -38,10 +38,14 @@ def arguments(name: str, step_ms: float = 60) -> list[str]:
     ]
 
 
-def require_whole(box: Sandbox, ended: Ended, name: str) -> None:
+def servers(fleet: Hosts) -> list[psutil.Process]:
+    return [process for name in ("a", "b") for process in fleet[name].processes(SERVER)]
+
+
+def require_whole(fleet: Hosts, ended: Ended, name: str) -> None:
     """All measured once, and no server left."""
     assert ended.exit_code == 0, ended
-    sweep = newest_sweep(box.path / "results", name)
+    sweep = newest_sweep(fleet.box.path / "results", name)
     assert sweep
     ledger = sweep.ledger()
     assert not measured_twice(ledger)
@@ -49,7 +53,7 @@ def require_whole(box: Sandbox, ended: Ended, name: str) -> None:
     selection = sweep.selection()
     assert selection
     assert set(selection.provenance.nodes_unclosed) == unclosed_nodes(ledger)
-    assert [process for process in box.processes() if SERVER in " ".join(process.cmdline())] == []
+    assert servers(fleet) == []
 
 
 def has_errors(box: Sandbox, node: str) -> bool:
@@ -60,7 +64,7 @@ def test_two_sweeps_share_the_nodes_of_a_cluster(fleet: Hosts, box: Sandbox) -> 
     names = ("one", "other")
     running = [fleet.sweep(*arguments(name, step_ms=5), host="driver") for name in names]
     for name, sweep in zip(names, running, strict=True):
-        require_whole(box, sweep.wait(), name)
+        require_whole(fleet, sweep.wait(), name)
 
 
 def test_visit_of_a_node_that_hangs_goes_elsewhere_and_its_server_ends_when_it_goes_on(
@@ -75,7 +79,7 @@ def test_visit_of_a_node_that_hangs_goes_elsewhere_and_its_server_ends_when_it_g
     assert time.monotonic() - stopped < 30
     b.go_on()
     wait_until(lambda: b.processes(SERVER) == [], timeout_s=40)
-    require_whole(box, running.wait(), "hangs")
+    require_whole(fleet, running.wait(), "hangs")
     restart(fleet, b)
 
 
@@ -85,9 +89,9 @@ def test_killed_driver_leaves_no_server_on_any_node_and_the_same_command_continu
     [driver] = fleet["driver"].processes("orchestrator sweep")
     driver.kill()
     running.wait()
-    wait_until(lambda: [p for host in (fleet["a"], fleet["b"]) for p in host.processes(SERVER)] == [], timeout_s=30)
+    wait_until(lambda: servers(fleet) == [], timeout_s=30)
     kept = box.ledger().blocks()
-    require_whole(box, fleet.sweep(*arguments("killed"), host="driver").wait(), "killed")
+    require_whole(fleet, fleet.sweep(*arguments("killed"), host="driver").wait(), "killed")
     assert box.ledger().blocks()[: len(kept)] == kept
 
 
@@ -101,22 +105,20 @@ def test_sweep_whose_head_dies_ends_soon_and_continues_under_a_new_head(fleet: H
     assert time.monotonic() - died < 60
     assert ended.exit_code == 3, ended
     assert "the same command continues" in ended.stderr
-    wait_until(lambda: [p for host in nodes for p in host.processes(SERVER)] == [], timeout_s=40)
+    wait_until(lambda: servers(fleet) == [], timeout_s=40)
     kept = box.ledger().blocks()
 
     head.boot_again()
     fleet.start_head(head)
     for host in (fleet["driver"], *nodes):
         restart(fleet, host)
-    require_whole(box, fleet.sweep(*arguments("headless"), host="driver").wait(), "headless")
+    require_whole(fleet, fleet.sweep(*arguments("headless"), host="driver").wait(), "headless")
     assert box.ledger().blocks()[: len(kept)] == kept
 
 
 def restart(fleet: Hosts, host: Host) -> None:
     """As a service manager does."""
-    for process in host.processes():
-        if "sleep infinity" not in " ".join(process.cmdline()):
-            process.send_signal(signal.SIGKILL)
+    host.kill_all()
     if host.name == "driver":
         fleet.join_driver(host)
     else:
