@@ -145,6 +145,14 @@ def export(
 
 
 @app.command()
+def example(results_dir: ResultsDir = Path("results")) -> None:
+    """Copy the shipped example, a measured demo sweep, to results/example: something to try select and report on."""
+    from orchestrator.example import copy_example
+
+    out.print(str(copy_example(results_dir)), soft_wrap=True, highlight=False)
+
+
+@app.command()
 def compare(
     first: Annotated[str, typer.Argument(help="A sweep's folder or name", metavar="A")],
     second: Annotated[str, typer.Argument(help="The one it is compared with", metavar="B")],
