@@ -458,6 +458,11 @@ class Cluster(Strict):
     """How long the end of a sweep waits for a node that left and has no closing baseline; after that its arms count
     with the opening one."""
 
+    @property
+    def model_mirror(self) -> str | None:
+        """Where nodes fetch models from in place of the hub; see Fleet."""
+        return self.aws.model_mirror if self.aws else None
+
     @field_validator("address")
     @classmethod
     def _explicit(cls, address: str | None) -> str | None:

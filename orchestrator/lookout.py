@@ -13,6 +13,7 @@ from orchestrator.board import Board
 from orchestrator.config import SweepConfig
 from orchestrator.policy import gone_nodes, unclosed_nodes
 from orchestrator.records import BlockRecord, MeasuredBlock, Visit, VisitEvent, WorkloadCell
+from tasks.model_files import FETCH_TIMEOUT_S, is_remote, references
 
 PATIENCE = 10
 """Times the slowest block seen of a workload that another one may take: an arm may be slow."""
@@ -38,6 +39,8 @@ class Lookout:
         self._hung: set[str] = set()
         """Ray node ids."""
         self._last_seen: dict[str, float] = {}
+        self._has_files: set[tuple[str, ...]] = set()
+        """Ray node id and models of what was measured: their files are on the node."""
         self._slowest: dict[str, float] = {}
         """Workload id -> the longest time that a block of it took, seconds."""
         for block in board.ledger.valid_blocks():
@@ -59,6 +62,8 @@ class Lookout:
         if trial_id in self._watched:
             self._watched[trial_id].heard = time.monotonic()
             self._watched[trial_id].has_measured = has_measured
+            if has_measured:
+                self._has_files.add(_files(self._watched[trial_id]))
 
     def end(self, trial_id: str, live: Mapping[str, str]) -> None:
         """The trial is over: what it did not finish is lost."""
@@ -93,6 +98,8 @@ class Lookout:
         if left or watched.heard is None:
             return left
         limit_s = self.silence_limit_s(watched.visit, has_measured=watched.has_measured)
+        if not watched.has_measured and _files(watched) not in self._has_files and _is_fetched(watched.visit):
+            limit_s += FETCH_TIMEOUT_S
         if time.monotonic() - watched.heard < limit_s:
             return None
         self._hung.add(watched.ray_node_id)
@@ -131,6 +138,14 @@ class Lookout:
 
     def _note(self, block: BlockRecord) -> None:
         self._slowest[block.workload_id] = max(block.wall_s, self._slowest.get(block.workload_id, 0.0))
+
+
+def _files(watched: _Watched) -> tuple[str, ...]:
+    return (watched.ray_node_id, *sorted(references(watched.visit.arm.server)))
+
+
+def _is_fetched(visit: Visit) -> bool:
+    return any(is_remote(reference) for reference in references(visit.arm.server))
 
 
 def _longest_s(cell: WorkloadCell, num_requests: int) -> float:

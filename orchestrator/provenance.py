@@ -31,6 +31,7 @@ def collect_provenance(
         plan_id=plan_id,
         nodes_set_aside=dict(nodes_set_aside),
         nodes_unclosed=dict(nodes_unclosed),
+        model_revisions={model: commit for visit in visits for model, commit in visit.model_revisions.items()},
     )
 
 
