@@ -58,8 +58,10 @@ class Lifeline:
 
 
 def end_with(head: str) -> Lifeline:
-    """End this process when the head at HOST:PORT is out of reach; its servers end with it (see `tasks.guard`).
+    """End this process when the head at HOST:PORT is out of reach, or the raylet that started it has died (which Ray
+    does not see where nobody reaps it, as in some containers). Its servers end with it (see `tasks.guard`).
 
     At once and without any cleaning up: nothing that this process still has to say reaches anybody.
     """
-    return Lifeline(lambda: answers(head), lambda: os._exit(CUT_OFF_EXIT_CODE))
+    raylet = os.getppid()
+    return Lifeline(lambda: os.getppid() == raylet and answers(head), lambda: os._exit(CUT_OFF_EXIT_CODE))

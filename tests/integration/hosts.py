@@ -78,7 +78,12 @@ class Host:
         command = [*self.enter, RAY, "start", "--num-cpus=1", *arguments, f"--node-ip-address={self.address}"]
         common = ["--object-store-memory=100000000", "--disable-usage-stats"]
         env = self._box.env | HEALTH_CHECKS | {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
-        subprocess.run([*command, *common], env=env, check=True, capture_output=True)
+        for attempts_left in (2, 1, 0):  # Ray gives its raylet 30 s, which is too little where all CPUs are busy
+            done = subprocess.run([*command, *common], env=env, check=False, capture_output=True)
+            if done.returncode == 0:
+                return
+            assert attempts_left, done.stdout + done.stderr
+            self.kill_all()
 
     def processes(self, text: str = "") -> list[psutil.Process]:
         """Those of the sandbox on this host whose command line has `text` in it."""

@@ -116,7 +116,7 @@ def test_local_raylet_that_dies_ends_the_sweep_soon_with_what_was_measured(box: 
 
 def test_worker_that_hangs_is_ended_and_said_and_the_same_command_continues(box: Sandbox) -> None:
     arguments = small(
-        *("workload.num_blocks=6", "cluster.silence_grace_s=2", "server.ready_timeout_s=6", "server.stop_grace_s=1"),
+        *("workload.num_blocks=6", "cluster.silence_grace_s=8", "server.ready_timeout_s=15", "server.stop_grace_s=1"),
         extra_args=slow(5),
     )
     running = box.start(*arguments)
