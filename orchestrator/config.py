@@ -453,6 +453,11 @@ class Cluster(Strict):
     """HOST:PORT of a running Ray's GCS; None starts a fresh Ray on this machine for the sweep."""
     auth_mode: Literal["disabled", "token"] = "disabled"
 
+    @property
+    def model_mirror(self) -> str | None:
+        """Where nodes fetch models from in place of the hub; see Fleet."""
+        return self.aws.model_mirror if self.aws else None
+
     @field_validator("address")
     @classmethod
     def _explicit(cls, address: str | None) -> str | None:
