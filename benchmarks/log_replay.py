@@ -4,7 +4,7 @@
 
 A log of 120 requests with ISO times, busy and quiet spells in turn, is written from the demo's code prompts, and
 replayed on the demo pair without and with DFlash k = 7 (or on the stand-in server, whose steps then take CPU time as an
-engine's do). Deviation is |sent - due| as a share of `due`, the time since the replay's start; the first request is due at 0.
+engine's do). Deviation is |sent - due| as a share of `due`, the time since the replay's start.
 """
 
 import argparse
@@ -51,9 +51,8 @@ def main() -> None:
         config = configure(write_log(Path(folder)), options.speeds, options.overrides, options.standin)
         prompts = load_prompts(config)
         plan = plan_sweep(config, prompts)
-        table = Table(
-            "arm", "workload", "requests/s due", "sent", "late, ms: median, p95, max", "deviation, %: the same"
-        )
+        late = ("late, ms: median, p95, max", "deviation, %: median, p95, max")
+        table = Table("arm", "workload", "requests/s due", "requests/s sent", *late)
         for arm in plan.arms:
             for row in replay(arm, plan, prompts["request_log"], Path(folder)):
                 table.add_row(arm.name, *row)

@@ -512,9 +512,9 @@ class SweepConfig(Strict):
         faults = []
         if self.workload.is_open_loop and self.selection.objective in ("throughput", "cost"):
             faults.append(
-                f"selection.objective={self.selection.objective} decides nothing, since every arm that keeps up gives the "
-                "tokens/s that the requests ask for: use selection=latency, or selection.objective=tpot, e2e, or goodput "
-                "with selection.slo"
+                f"selection.objective={self.selection.objective} decides nothing, since every arm that keeps up gives "
+                "the tokens/s that the requests ask for: use selection=latency, or selection.objective=tpot, e2e, or "
+                "goodput with selection.slo"
             )
         if self.workload.is_open_loop and self.search.strategy == "adaptive":
             faults.append("search=adaptive predicts at a fixed concurrency: use search=grid")
