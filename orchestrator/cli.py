@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 
 from orchestrator.compose import compose
-from orchestrator.config import SweepConfig
+from orchestrator.config import SweepConfig, Tracking
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.plan_text import print_plan
 from orchestrator.selection import Selection
+from orchestrator.suggest import explain
 from orchestrator.sweep_dir import SweepDir, find_sweep
 from orchestrator.terminal import check_text, recommendation_text, verdict_table
 
@@ -120,7 +122,10 @@ def record(where: Where = None, results_dir: ResultsDir = Path("results"), track
     found = find_sweep(results_dir, where)
     tracking = found.config().tracking
     if tracking_uri is not None:
-        tracking = tracking.model_copy(update={"uri": tracking_uri})
+        try:
+            tracking = Tracking(uri=tracking_uri, experiment=tracking.experiment)
+        except ValidationError as error:
+            raise ConfigError(f"--tracking-uri: {explain(error)}") from error
     if tracking.uri is None:
         raise ConfigError(
             f"{found.path / 'config.yaml'}: tracking.uri is null, so there is no MLflow to record in; "

@@ -45,7 +45,7 @@ PURE_NAMES = [
     "select",
     "selection",
 ]
-PURE_NAMES += ["suggest", "time_split", "validity"]
+PURE_NAMES += ["safe_names", "secret_values", "suggest", "time_split", "validity"]
 PURE_NAMES += ["adaptive", "evidence", "policies", "predict", "step_time", "worth"]
 PURE_NAMES += ["budget", "optuna_search"]
 PURE_NAMES += ["compare_sweeps", "deployment"]
