@@ -47,7 +47,10 @@ PURE_NAMES = [
 ]
 PURE_NAMES += ["suggest", "time_split", "validity"]
 PURE_NAMES += ["adaptive", "evidence", "policies", "predict", "step_time", "worth"]
-PURE_NAMES += ["budget", "optuna_search", "fleet_money"]
+PURE_NAMES += ["budget", "optuna_search"]
+PURE_NAMES += ["compare_sweeps", "deployment"]
+PURE_NAMES += ["break_even", "step_cost", "why"]
+PURE_NAMES += ["fleet_money"]
 PURE_NAMES += ["compare", "confirm", "confirming", "decide", "estimate", "measured", "mix", "recommend", "drift"]
 PURE = [f"orchestrator.{name}" for name in PURE_NAMES]
 
