@@ -46,7 +46,7 @@ class Aws:
         """One a service, made when it is first asked for."""
         key = (service, region or self.region)
         if key not in self._clients:
-            config = Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 3})
+            config = Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 2})
             self._clients[key] = self._session.client(service, region_name=key[1], config=config)
         return self._clients[key]
 
