@@ -19,7 +19,7 @@ from orchestrator.fleet_cli import fleet_app
 from orchestrator.plan_text import print_plan
 from orchestrator.selection import Selection
 from orchestrator.sweep_dir import SweepDir, find_sweep
-from orchestrator.terminal import recommendation_text, verdict_table
+from orchestrator.terminal import check_text, recommendation_text, verdict_table
 
 app = typer.Typer(
     name="orchestrator",
@@ -65,6 +65,27 @@ def sweep(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
 def plan(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     """Show arms, workloads, blocks and each arm's server command; start nothing."""
     print_plan(_compose(overrides, config_dir), out, err)
+
+
+@app.command()
+def doctor(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: AsJson = False) -> None:
+    """Check this machine for a sweep: engine, CPU, memory, disk, hub, MLflow, Ray. Changes nothing.
+
+    Exit code 2 where a check fails; a warning says what it leads to.
+    """
+    from orchestrator.doctor import diagnose
+    from orchestrator.plan import baseline_arm
+
+    config = _compose(overrides, config_dir)
+    checks = []
+    for check in diagnose(config, baseline_arm(config).server):
+        checks.append(check)
+        if not as_json:
+            out.print(check_text(check), soft_wrap=True, highlight=False)
+    if as_json:
+        sys.stdout.write(json.dumps([check.model_dump() for check in checks], indent=2) + "\n")
+    if any(check.status == "failure" for check in checks):
+        raise typer.Exit(ConfigError.exit_code)
 
 
 @app.command()
@@ -117,6 +138,14 @@ def export(
 
     for path in export_files(find_sweep(results_dir, where), arm, output):
         out.print(str(path), soft_wrap=True, highlight=False)
+
+
+@app.command()
+def example(results_dir: ResultsDir = Path("results")) -> None:
+    """Copy the shipped example, a measured demo sweep, to results/example: something to try select and report on."""
+    from orchestrator.example import copy_example
+
+    out.print(str(copy_example(results_dir)), soft_wrap=True, highlight=False)
 
 
 @app.command()
