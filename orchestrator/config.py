@@ -45,10 +45,11 @@ class Hardware(Strict):
     """EC2's name of this kind of node, which `fleet up` starts; None: a machine of your own."""
     usd_per_hour: float | None = Field(default=None, gt=0)
     """What an hour costs on demand."""
-    spot_usd_per_hour: float | None = Field(default=None, gt=0)
     usd_per_hour_date: str | None = None
-    """Of both prices."""
     usd_per_hour_source: str | None = None
+    spot_usd_per_hour: float | None = Field(default=None, gt=0)
+    """What an hour of a spot node costs: `fleet sweep` writes AWS's price of that day here."""
+    spot_usd_per_hour_date: str | None = None
 
     @property
     def memory_bandwidth_gb_per_s(self) -> float | None:
@@ -454,8 +455,6 @@ class Fleet(Strict):
     """Names besides loopback and the head's own address by which MLflow may be asked."""
     secrets_version: PositiveInt = 1
     """One more makes the next `fleet up` replace Ray's token and MLflow's password."""
-    endpoint: str | None = Field(default=None, pattern=r"^https?://[A-Za-z0-9.:-]+$")
-    """An emulation of AWS (moto) instead of AWS."""
 
     @model_validator(mode="after")
     def _lease_within_lifetime(self) -> Self:
