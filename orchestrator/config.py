@@ -4,6 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from orchestrator.secret_values import has_credentials, is_secret_name, secret_flags
+
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Level = int | float
@@ -43,10 +45,11 @@ class Hardware(Strict):
     """EC2's name of this kind of node, which `fleet up` starts; None: a machine of your own."""
     usd_per_hour: float | None = Field(default=None, gt=0)
     """What an hour costs on demand."""
-    spot_usd_per_hour: float | None = Field(default=None, gt=0)
     usd_per_hour_date: str | None = None
-    """Of both prices."""
     usd_per_hour_source: str | None = None
+    spot_usd_per_hour: float | None = Field(default=None, gt=0)
+    """What an hour of a spot node costs: `fleet sweep` writes AWS's price of that day here."""
+    spot_usd_per_hour_date: str | None = None
 
     @property
     def memory_bandwidth_gb_per_s(self) -> float | None:
@@ -256,6 +259,27 @@ class Server(Strict):
     ready_timeout_s: float = Field(default=900, gt=0)
     stop_grace_s: float = Field(default=10, gt=0)
 
+    @field_validator("env")
+    @classmethod
+    def _no_secret_in_env(cls, env: dict[str, str]) -> dict[str, str]:
+        """It is part of every arm: in plan.json, in MLflow, in the report."""
+        if found := [name for name in env if is_secret_name(name)]:
+            raise ValueError(
+                f"{', '.join(found)} would hold a secret, which has no place in a configuration; "
+                "set it in the environment of every node (of `ray start`), from where the engine inherits it"
+            )
+        return env
+
+    @field_validator("extra_args")
+    @classmethod
+    def _no_secret_in_arguments(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        if found := secret_flags(arguments):
+            raise ValueError(
+                f"{', '.join(found)} would show a secret in the process list; the server gets a random API key of its "
+                "own, and a Hugging Face token is read from HF_TOKEN in the environment of every node"
+            )
+        return arguments
+
 
 class Space(Strict):
     """Server settings to measure together with k: arms are every combination of their values with every k.
@@ -431,8 +455,6 @@ class Fleet(Strict):
     """Names besides loopback and the head's own address by which MLflow may be asked."""
     secrets_version: PositiveInt = 1
     """One more makes the next `fleet up` replace Ray's token and MLflow's password."""
-    endpoint: str | None = Field(default=None, pattern=r"^https?://[A-Za-z0-9.:-]+$")
-    """An emulation of AWS (moto) instead of AWS."""
 
     @model_validator(mode="after")
     def _lease_within_lifetime(self) -> Self:
@@ -479,6 +501,17 @@ class Tracking(Strict):
     """MLflow tracking URI; None records nothing there."""
     experiment: str = "speculative-decoding"
 
+    @field_validator("uri")
+    @classmethod
+    def _no_credentials(cls, uri: str | None) -> str | None:
+        """It is written to config.yaml, and shown by `ps`."""
+        if uri and has_credentials(uri):
+            raise ValueError(
+                "a tracking URI must not hold a user or password; set MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD in the environment instead"
+            )
+        return uri
+
 
 class SweepConfig(Strict):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -513,23 +546,27 @@ class SweepConfig(Strict):
         return self
 
     @model_validator(mode="after")
-    def _open_loop_is_judged_by_latency(self) -> Self:
-        arrival = self.workload.arrival
+    def _open_loop_can_be_judged(self) -> Self:
+        faults = []
         if self.workload.is_open_loop and self.selection.objective in ("throughput", "cost"):
-            raise ValueError(
-                f"selection.objective={self.selection.objective} decides nothing with workload.arrival={arrival}: "
-                "every arm that keeps up gives the tokens/s that the requests ask for. Use selection.objective=tpot, "
-                "e2e, or goodput with selection.slo"
+            faults.append(
+                f"selection.objective={self.selection.objective} decides nothing, since every arm that keeps up gives "
+                "the tokens/s that the requests ask for: use selection=latency, or selection.objective=tpot, e2e, or "
+                "goodput with selection.slo"
             )
         if self.workload.is_open_loop and self.search.strategy == "adaptive":
-            raise ValueError(
-                f"search=adaptive predicts at a fixed concurrency, not with workload.arrival={arrival}; use search=grid"
-            )
-        for name, dataset in self.datasets.items():
-            if arrival == "log" and (dataset.arrival_field is None or dataset.num_prompts is not None):
+            faults.append("search=adaptive predicts at a fixed concurrency: use search=grid")
+        if faults:
+            raise ValueError(f"with workload.arrival={self.workload.arrival} {'; and '.join(faults)}")
+        return self
+
+    @model_validator(mode="after")
+    def _replay_has_a_whole_log(self) -> Self:
+        for name, dataset in self.datasets.items() if self.workload.arrival == "log" else ():
+            if dataset.arrival_field is None or dataset.num_prompts is not None:
                 raise ValueError(
                     f"workload.arrival=log replays datasets.{name} whole and at its own times: it needs "
-                    f"datasets.{name}.arrival_field, and no num_prompts"
+                    f"datasets.{name}.arrival_field, and no num_prompts; 'dataset@datasets=[request_log]' has both"
                 )
         return self
 

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from ray import tune
 from ray.exceptions import RayError
 from ray.tune import Callback, CheckpointConfig, PlacementGroupFactory, RunConfig, TuneConfig, TuneError, Tuner
+from ray.tune.execution import class_cache
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
@@ -22,6 +23,7 @@ from orchestrator.lookout import Lookout
 from orchestrator.plan import Plan, PromptSet
 from orchestrator.records import FinishedVisit, MeasuredBlock, Prompt, Visit, VisitEvent, VisitTask
 from orchestrator.search import VisitSearch
+from orchestrator.secret_values import is_secret_name
 from tasks.lifeline import end_with
 from tasks.visit import run_visit
 
@@ -146,6 +148,9 @@ def run_visits(
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = MAX_PENDING
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new output prints a banner even where verbose=0
+    # Tune hands the driver's AWS keys to the nodes, by a message that Ray logs. A node has credentials of its own.
+    names = class_cache.ENV_VARS_TO_PROPAGATE
+    names.difference_update([name for name in names if is_secret_name(name)])
     # A worker that died is the board's to report; Tune would add a traceback of its own insides.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     trainable = tune.with_parameters(
