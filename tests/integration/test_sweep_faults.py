@@ -124,7 +124,7 @@ def test_worker_that_hangs_is_ended_and_said_and_the_same_command_continues(box:
     box.process_like("ResourceTrainable").suspend()
     stopped = time.monotonic()
     ended = running.wait()
-    assert time.monotonic() - stopped < 60
+    assert time.monotonic() - stopped < 120
     assert ended.exit_code == 3, ended
     assert re.search(r"nothing was heard of node \S+ for \d+ s: it hangs", ended.stderr)
     assert box.leftovers() == []
