@@ -5,19 +5,21 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
-from orchestrator.compose import compose
+from orchestrator.compose import compose_all
 from orchestrator.config import SweepConfig
 from orchestrator.errors import ConfigError, OrchestratorError
+from orchestrator.hardware_comparison import compare_hardware
 from orchestrator.plan_text import print_plan
 from orchestrator.selection import Selection
-from orchestrator.sweep_dir import SweepDir, find_sweep
-from orchestrator.terminal import recommendation_text, verdict_table
+from orchestrator.sweep_dir import SweepDir, find_sweep, write_comparison
+from orchestrator.terminal import hardware_table, recommendation_text, verdict_table
 
 app = typer.Typer(
     name="orchestrator",
@@ -45,20 +47,30 @@ TrackingUri = Annotated[str | None, typer.Option(help="Another MLflow than the o
 
 @app.command()
 def sweep(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
-    """Measure, select and report. Run again after an interruption, it continues."""
-    # Ray, MLflow and transformers load only where something runs.
-    from orchestrator.sweep import require_complete, run_sweep
+    """Measure, select and report. Run again after an interruption, it continues.
 
-    config = _compose(overrides, config_dir)
-    sweep_dir, selection = run_sweep(config, out, _typed_command())
-    _print_selection(selection, sweep_dir)
-    require_complete(sweep_dir)
+    hardware=[A,B] makes a sweep of each kind of node, all at the same time, and compares them.
+    """
+    # Ray, MLflow and transformers load only where something runs.
+    from orchestrator.sweep import require_complete, run_sweeps
+
+    configs = compose_all(overrides or [], config_dir)
+    finished = run_sweeps(configs, out, _typed_command())
+    for config, (sweep_dir, selection) in zip(configs, finished, strict=True):
+        _print_heading(config, configs)
+        _print_selection(selection, sweep_dir)
+    if len(configs) > 1:
+        _print_comparison(configs, [selection for _, selection in finished])
+    require_complete([sweep_dir for sweep_dir, _ in finished])
 
 
 @app.command()
 def plan(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     """Show arms, workloads, blocks and each arm's server command; start nothing."""
-    print_plan(_compose(overrides, config_dir), out, err)
+    configs = compose_all(overrides or [], config_dir)
+    for config in configs:
+        _print_heading(config, configs)
+        print_plan(config, out, err)
 
 
 @app.command()
@@ -126,15 +138,26 @@ class _Sigterm:
         raise KeyboardInterrupt
 
 
-def _compose(overrides: list[str] | None, config_dir: Path | None) -> SweepConfig:
-    return compose(overrides or [], config_dir)
-
-
 def _decide(found: SweepDir) -> None:
     from orchestrator.sweep import decide_and_report
 
     selection = decide_and_report(found, f"orchestrator select {shlex.quote(os.fspath(found.path))}")
     _print_selection(selection, found)
+
+
+def _print_heading(config: SweepConfig, configs: Sequence[SweepConfig]) -> None:
+    """Which of several sweeps comes next."""
+    if len(configs) > 1:
+        out.print(f"\n{config.name}", style="bold", highlight=False)
+
+
+def _print_comparison(configs: Sequence[SweepConfig], selections: Sequence[Selection]) -> None:
+    by_hardware = {config.hardware.name: selection for config, selection in zip(configs, selections, strict=True)}
+    comparison = compare_hardware(by_hardware)
+    base = configs[0].name.removesuffix(f"-{configs[0].hardware.name}")
+    path = write_comparison(Path(configs[0].results_dir), base, comparison)
+    out.print(hardware_table(comparison))
+    out.print(f"Comparison: {path}", soft_wrap=True, highlight=False)
 
 
 def _print_selection(selection: Selection, sweep_dir: SweepDir) -> None:

@@ -151,6 +151,9 @@ def _arm(config: SweepConfig, method: str, k: int, settings: Mapping[str, str | 
         "trust_remote_code": config.model.trust_remote_code,
         "preload_openmp": server.preload_openmp,
         "omp_threads_bind": server.omp_threads_bind,
+        "tensor_parallel_size": server.tensor_parallel_size,
+        "server_per": config.hardware.server_per,
+        "reserved_cores": config.hardware.reserved_cores,
         "speculative_config": speculative_config(config, k) if k else None,
         "extra_args": server.extra_args,
         "env": server.env,
@@ -175,6 +178,14 @@ def _arm(config: SweepConfig, method: str, k: int, settings: Mapping[str, str | 
     )
 
 
+_SHORT = {
+    "omp_threads_bind": "bind",
+    "tensor_parallel_size": "tp",
+    "max_num_seqs": "seqs",
+    "max_num_batched_tokens": "tokens",
+}
+
+
 def _label(key: str, value: str | int | bool) -> str:
     """A setting in an arm's name: `seqs32`, `tokens2048`, `eager`, `bind0-31`; of a binding that is long or unfit for a
     file name, its hash."""
@@ -182,7 +193,7 @@ def _label(key: str, value: str | int | bool) -> str:
         return "eager" if value else "compiled"
     text = str(value)
     plain = text if re.fullmatch(r"[A-Za-z0-9-]{1,16}", text) else content_id(text)[:6]
-    return {"omp_threads_bind": "bind", "max_num_seqs": "seqs", "max_num_batched_tokens": "tokens"}[key] + plain
+    return _SHORT[key] + plain
 
 
 def _require_room_in_a_step(name: str, spec: ServerSpec, k: int) -> None:
