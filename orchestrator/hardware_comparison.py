@@ -25,8 +25,8 @@ class HardwareFigure(Strict):
 
 
 class ComparedWorkload(Strict):
-    dataset: str
-    max_concurrency: int
+    name: str
+    """As in tables: `code@c4`."""
     output_len: int
     figures: tuple[HardwareFigure, ...]
     """The cheapest first, those of unknown price last; where prices don't tell, the fastest first."""
@@ -44,21 +44,15 @@ def compare_hardware(selections: Mapping[str, Selection]) -> HardwareComparison:
 
     Throughputs of different machines are not paired: no figure here says how sure a difference between them is.
     """
-    found: dict[tuple[str, int, int], list[HardwareFigure]] = {}
+    found: dict[tuple[str, int], list[HardwareFigure]] = {}
     for hardware, selection in selections.items():
         for workload in selection.workloads:
-            key = (workload.dataset, workload.max_concurrency, workload.output_len)
-            found.setdefault(key, []).append(_figure(hardware, workload))
+            found.setdefault((workload.point_name, workload.output_len), []).append(_figure(hardware, workload))
     return HardwareComparison(
         sweep_ids={hardware: selection.sweep_id for hardware, selection in selections.items()},
         workloads=tuple(
-            ComparedWorkload(
-                dataset=dataset,
-                max_concurrency=max_concurrency,
-                output_len=output_len,
-                figures=tuple(sorted(figures, key=_cheapest_first)),
-            )
-            for (dataset, max_concurrency, output_len), figures in found.items()
+            ComparedWorkload(name=name, output_len=output_len, figures=tuple(sorted(figures, key=_cheapest_first)))
+            for (name, output_len), figures in found.items()
         ),
     )
 

@@ -31,7 +31,7 @@ class VisitTrial(tune.Trainable):
     def setup(
         self,
         config: dict[str, str],
-        sweeps: Mapping[str, tuple[SweepConfig, Plan]],
+        sweeps: Mapping[str, tuple[SweepConfig, Plan, Mapping[str, str]]],
         prompts: Mapping[str, tuple[Prompt, ...]],
     ) -> None:
         self._sweeps, self._prompts = sweeps, prompts
@@ -51,7 +51,7 @@ class VisitTrial(tune.Trainable):
 
     def _start(self, config: dict[str, str]) -> Any:
         visit = Visit.model_validate_json(config["visit"])
-        sweep, plan = self._sweeps[config["sweep"]]
+        sweep, plan, revisions = self._sweeps[config["sweep"]]
         by_id = {block.id: block for block in plan.blocks}
         task = VisitTask(
             visit=visit,
@@ -59,6 +59,8 @@ class VisitTrial(tune.Trainable):
             server=sweep.server,
             workloads={cell.id: cell for cell in plan.workloads},
             blocks=tuple(by_id[block_id] for block_id in visit.block_ids),
+            model_revisions=dict(revisions),
+            model_mirror=sweep.cluster.model_mirror,
         )
         return run_visit(task, self._prompts)
 
@@ -89,7 +91,7 @@ def run_visits(drives: Sequence[Drive], prompts: Mapping[str, PromptSet], nodes:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     trainable = tune.with_parameters(
         VisitTrial,
-        sweeps={drive.config.name: (drive.config, drive.board.plan) for drive in drives},
+        sweeps={drive.config.name: (drive.config, drive.board.plan, drive.revisions) for drive in drives},
         prompts={name: found.prompts for name, found in prompts.items()},
     )
     hardware = {drive.config.name: drive.config.hardware for drive in drives}

@@ -1,7 +1,7 @@
 """The Ray Tune Searcher: turns the boards' next visits into trials."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from orchestrator.cluster import LiveNodes
 from orchestrator.config import SweepConfig
 
 NO_NODE_TIMEOUT_S = 600.0
-"""How long a sweep waits for a node when none is alive."""
+"""How long a sweep waits for a node when none is alive, or all are about to be taken away."""
 
 
 @dataclass
@@ -22,6 +22,8 @@ class Drive:
     config: SweepConfig
     board: Board
     """Decides and remembers."""
+    revisions: Mapping[str, str]
+    """Model -> commit, of all that come from the hub (see `model_files.pin_revisions`)."""
     last_seen_node: float = field(default_factory=time.monotonic)
 
 
@@ -43,7 +45,8 @@ class VisitSearch(Searcher):
         is_over = True
         for drive in self._drives:
             nodes = self._live_nodes(drive.config.hardware)
-            if nodes:
+            staying = drive.board.staying(nodes)
+            if staying:
                 drive.last_seen_node = time.monotonic()
             visit = drive.board.next_visit(nodes)
             if visit is not None:
@@ -53,7 +56,7 @@ class VisitSearch(Searcher):
                     "visit": visit.model_dump_json(),
                     "ray_node_id": nodes[visit.node],
                 }
-            waits_for_node = not nodes and time.monotonic() - drive.last_seen_node < NO_NODE_TIMEOUT_S
+            waits_for_node = not staying and time.monotonic() - drive.last_seen_node < NO_NODE_TIMEOUT_S
             is_over &= not (drive.board.running or waits_for_node)
         return str(Searcher.FINISHED) if is_over else None
 

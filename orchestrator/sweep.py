@@ -28,6 +28,7 @@ from orchestrator.report import write_report
 from orchestrator.selection import Selection
 from orchestrator.sweep_dir import SweepDir, open_sweep
 from tasks.host import probe_node, profile_mismatch
+from tasks.model_files import pin_revisions
 from tasks.server_command import engine_command
 from tasks.server_http import can_bind
 
@@ -156,6 +157,7 @@ def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console:
 
     boards = [Board(each.plan, policy_for(each.config), each.ledger, each.sweep_dir) for each in sweeps]
     kinds = [each.config.hardware for each in sweeps]
+    revisions = _pin_revisions(sweeps)
     with ExitStack() as stack:
         for sweep, board in zip(sweeps, boards, strict=True):
             board.listeners.append(_kick_between_visits(sweep.recorder))
@@ -165,8 +167,18 @@ def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console:
         from orchestrator.schedule import run_visits  # after ray_cluster has set what Ray reads at import
         from orchestrator.search import Drive
 
-        drives = [Drive(sweep.config, board) for sweep, board in zip(sweeps, boards, strict=True)]
+        drives = [
+            Drive(sweep.config, board, pinned) for sweep, board, pinned in zip(sweeps, boards, revisions, strict=True)
+        ]
         run_visits(drives, prompts, nodes)
+
+
+def _pin_revisions(sweeps: Sequence[_Open]) -> list[dict[str, str]]:
+    """Of each sweep: what it has served before, else what another one of them has."""
+    visits = [visit for sweep in sweeps for visit in sweep.ledger.visits()]
+    return [
+        pin_revisions([arm.server for arm in sweep.plan.arms], [*visits, *sweep.ledger.visits()]) for sweep in sweeps
+    ]
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def hardware_table(comparison: HardwareComparison) -> Table:
     """One row per workload and hardware, the cheapest first."""
     table = _table("workload", "hardware", "verdict", "setting", right=("speedup", "tokens/s", "USD per\n1M tokens"))
     for workload in comparison.workloads:
-        name = f"{workload.dataset}@c{workload.max_concurrency}"
+        name = workload.name
         for figure in workload.figures:
             cells = [
                 name,

@@ -47,6 +47,7 @@ class VllmServer:
         port: a fixed port; None takes a free one.
         stop_grace_s: seconds from SIGTERM to SIGKILL.
         cpus: the CPUs that the engine may use, as `0-31`; None: this process's.
+        folders: model as the spec names it -> its files on this node, where they were fetched (tasks.model_files).
     """
 
     def __init__(
@@ -58,13 +59,15 @@ class VllmServer:
         port: int | None = None,
         stop_grace_s: float = 10.0,
         cpus: str | None = None,
+        folders: Mapping[str, str] | None = None,
     ) -> None:
         self.spec = spec
         self.name = name
         self.log_path = log_path
         self.api_key = secrets.token_urlsafe(32)
-        self.model_path = resolve_model(spec.target)
-        self.speculative_config = _with_local_drafter(spec.speculative_config)
+        folders = folders or {}
+        self.model_path = folders.get(spec.target) or resolve_model(spec.target)
+        self.speculative_config = _with_local_drafter(spec.speculative_config, folders)
         self._wanted_port = port
         self._stop_grace_s = stop_grace_s
         self._cpus = cpus
@@ -233,12 +236,14 @@ class VllmServer:
         return ask(self.base_url + path, request, api_key=self.api_key, timeout_s=timeout_s)
 
 
-def _with_local_drafter(speculative_config: Mapping[str, JsonValue] | None) -> dict[str, JsonValue] | None:
+def _with_local_drafter(
+    speculative_config: Mapping[str, JsonValue] | None, folders: Mapping[str, str]
+) -> dict[str, JsonValue] | None:
     if speculative_config is None:
         return None
     local = dict(speculative_config)
     if isinstance(drafter := local.get("model"), str):
-        local["model"] = resolve_model(drafter)
+        local["model"] = folders.get(drafter) or resolve_model(drafter)
     return local
 
 
