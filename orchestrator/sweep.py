@@ -11,9 +11,9 @@ from rich.console import Console
 
 from orchestrator.board import Board
 from orchestrator.config import SweepConfig
-from orchestrator.decide import decide
+from orchestrator.decide import Decided, decide
 from orchestrator.defects import refuse_known_defects
-from orchestrator.deploy import recommend_commands
+from orchestrator.deploy import bindings_of, recommend_commands
 from orchestrator.errors import ConfigError, NodeUnavailable, SweepFailed
 from orchestrator.ledger import Ledger, LedgerView
 from orchestrator.plan import Plan, PromptSet, plan_sweep
@@ -23,9 +23,9 @@ from orchestrator.policy import missing_blocks
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
 from orchestrator.record import Recorder
-from orchestrator.records import FinishedVisit, SessionRecord, VisitEvent
+from orchestrator.records import FinishedVisit, SessionRecord, VisitEvent, VisitRecord
 from orchestrator.report import write_report
-from orchestrator.selection import Selection
+from orchestrator.selection import Recommendation, Selection
 from orchestrator.sweep_dir import SweepDir, open_sweep
 from tasks.host import probe_node, profile_mismatch
 from tasks.model_files import pin_revisions
@@ -145,11 +145,16 @@ def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
         confirmations=decided.confirmations,
         drifts=decided.drifts,
         visit_noise=decided.visit_noise,
-        recommendation=recommend_commands(decided.recommended, engine, decided.reason) if decided.recommended else None,
+        recommendation=_recommendation(decided, engine, visits),
     )
     sweep_dir.write_selection(selection)
     write_report(sweep_dir.path, selection, plan, ledger, repeat_command)
     return selection
+
+
+def _recommendation(decided: Decided, engine: str | None, visits: Sequence[VisitRecord]) -> Recommendation | None:
+    arm = decided.recommended
+    return recommend_commands(arm, engine, decided.reason, bindings_of(arm.server, visits)) if arm else None
 
 
 def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console: Console) -> None:
