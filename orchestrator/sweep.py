@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -46,6 +46,11 @@ def check_before_start(configs: Sequence[SweepConfig], plans: Sequence[Plan]) ->
     config = configs[0]
     for arm in plans[0].arms:
         refuse_known_defects(_engine_version(config), arm.method, config.workload.temperature)
+    if config.cluster.aws is not None and config.cluster.address is None:
+        raise ConfigError(
+            "cluster.aws: the fleet's nodes cannot be reached from here; `orchestrator fleet sweep` with the same "
+            "arguments measures there"
+        )
     if config.cluster.address is not None or len(configs) > 1:
         from orchestrator.cluster import ray_cluster
 
@@ -94,8 +99,11 @@ def run_sweeps(
         ]
         deadline_s = RECORD_DEADLINE_AFTER_INTERRUPTION_S
         try:
-            _measure(sweeps, prompts, console)
-            finished = [(sweep.sweep_dir, decide_and_report(sweep.sweep_dir, repeat_command)) for sweep in sweeps]
+            with ExitStack() as fleets:
+                for sweep in sweeps:
+                    fleets.enter_context(_fleet(sweep.config, sweep.sweep_dir, console))
+                _measure(sweeps, prompts, console)
+                finished = [(sweep.sweep_dir, decide_and_report(sweep.sweep_dir, repeat_command)) for sweep in sweeps]
             deadline_s = RECORD_DEADLINE_S
         finally:
             for unrecorded in [sweep.recorder.close(deadline_s) for sweep in sweeps]:
@@ -110,6 +118,14 @@ def _open(config: SweepConfig, plan: Plan, console: Console, sweep_dir: SweepDir
     recorder = Recorder(sweep_dir.path, config.tracking)
     recorder.kick()  # its first call imports MLflow: while the first server starts that disturbs nobody
     return _Open(config, plan, sweep_dir, ledger, recorder)
+
+
+def _fleet(config: SweepConfig, sweep_dir: SweepDir, console: Console) -> AbstractContextManager[None]:
+    if config.cluster.aws is None:
+        return nullcontext()
+    from orchestrator.fleet_keeper import kept_fleet  # boto3 takes a second to import
+
+    return kept_fleet(config, config.cluster.aws, sweep_dir, console)
 
 
 def require_complete(sweep_dirs: Sequence[SweepDir]) -> None:
