@@ -3,7 +3,7 @@
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,13 +16,11 @@ from ray.tune.execution import class_cache
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
-from orchestrator.board import Board
 from orchestrator.cluster import LiveNodes
 from orchestrator.config import Hardware, SweepConfig
-from orchestrator.lookout import Lookout
 from orchestrator.plan import Plan, PromptSet
 from orchestrator.records import FinishedVisit, MeasuredBlock, Prompt, Visit, VisitEvent, VisitTask
-from orchestrator.search import VisitSearch
+from orchestrator.search import Drive, VisitSearch
 from orchestrator.secret_values import is_secret_name
 from tasks.lifeline import end_with
 from tasks.visit import run_visit
@@ -42,12 +40,10 @@ class VisitTrial(tune.Trainable):
     def setup(
         self,
         config: dict[str, str],
-        sweep: SweepConfig,
-        plan: Plan,
+        sweeps: Mapping[str, tuple[SweepConfig, Plan, Mapping[str, str]]],
         prompts: Mapping[str, tuple[Prompt, ...]],
-        revisions: Mapping[str, str],
     ) -> None:
-        self._sweep, self._plan, self._prompts, self._revisions = sweep, plan, prompts, revisions
+        self._sweeps, self._prompts = sweeps, prompts
         self._lifeline = end_with(str(ray.get_runtime_context().gcs_address))
         self._events = self._start(config)
 
@@ -66,22 +62,23 @@ class VisitTrial(tune.Trainable):
 
     def _start(self, config: dict[str, str]) -> Any:
         visit = Visit.model_validate_json(config["visit"])
-        by_id = {block.id: block for block in self._plan.blocks}
+        sweep, plan, revisions = self._sweeps[config["sweep"]]
+        by_id = {block.id: block for block in plan.blocks}
         task = VisitTask(
             visit=visit,
-            hardware=self._sweep.hardware,
-            server=self._sweep.server,
-            workloads={cell.id: cell for cell in self._plan.workloads},
+            hardware=sweep.hardware,
+            server=sweep.server,
+            workloads={cell.id: cell for cell in plan.workloads},
             blocks=tuple(by_id[block_id] for block_id in visit.block_ids),
-            model_revisions=dict(self._revisions),
-            model_mirror=self._sweep.cluster.model_mirror,
+            model_revisions=dict(revisions),
+            model_mirror=sweep.cluster.model_mirror,
         )
         return run_visit(task, self._prompts)
 
 
-class _ToBoard(Callback):
-    def __init__(self, board: Board, lookout: Lookout) -> None:
-        self._board, self._lookout = board, lookout
+class _ToBoards(Callback):
+    def __init__(self, drives: Mapping[str, Drive]) -> None:
+        self._drives = drives
         self.error: OSError | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -89,25 +86,26 @@ class _ToBoard(Callback):
         return {}
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        self._lookout.hear(trial.trial_id, has_measured=False)
+        self._drives[trial.config["sweep"]].lookout.hear(trial.trial_id, has_measured=False)
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        self._lookout.hear(trial.trial_id, has_measured=True)
+        drive = self._drives[trial.config["sweep"]]
+        drive.lookout.hear(trial.trial_id, has_measured=True)
         try:
-            self._board.take(_EVENTS.validate_json(result["event"]))
+            drive.board.take(_EVENTS.validate_json(result["event"]))
         except OSError as error:
             self.error = error  # a full disk: Tune would hide it in an error of its own
             raise
 
 
 class _EndLost(FIFOScheduler):
-    """Ends the trials of visits that the lookout gives up, which Tune would wait for."""
+    """Ends the trials of visits that a lookout gives up, which Tune would wait for."""
 
-    def __init__(self, lookout: Lookout, nodes: LiveNodes) -> None:
+    def __init__(self, drives: Mapping[str, Drive], nodes: LiveNodes) -> None:
         super().__init__()
-        self._lookout, self._nodes = lookout, nodes
+        self._drives, self._nodes = drives, nodes
         self._open: dict[str, Trial] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -118,11 +116,13 @@ class _EndLost(FIFOScheduler):
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Asked at every turn of Tune's loop."""
-        for trial_id in self._lookout.give_up():
-            self._end(tune_controller, self._open[trial_id])
-        for trial_id in [id_ for id_, trial in self._open.items() if trial.is_finished()]:
-            del self._open[trial_id]
-            self._lookout.end(trial_id, self._nodes())  # of some that fail Tune tells nobody
+        for drive in self._drives.values():
+            for trial_id in drive.lookout.give_up():
+                self._end(tune_controller, self._open[trial_id])
+        for trial in [trial for trial in self._open.values() if trial.is_finished()]:
+            del self._open[trial.trial_id]
+            drive = self._drives[trial.config["sweep"]]
+            drive.lookout.end(trial.trial_id, self._nodes(drive.config.hardware))  # of some Tune tells nobody
         return super().choose_trial_to_run(tune_controller)
 
     def _end(self, tune_controller: Any, trial: Trial) -> None:
@@ -133,16 +133,10 @@ class _EndLost(FIFOScheduler):
             ray.kill(trial.temporary_state.ray_actor)
 
 
-def run_visits(
-    config: SweepConfig,
-    board: Board,
-    prompts: Mapping[str, PromptSet],
-    nodes: LiveNodes,
-    revisions: Mapping[str, str],
-) -> None:
-    """Run visits until the board has none left. Needs a connected Ray, and its `nodes` (see `cluster.ray_cluster`).
+def run_visits(drives: Sequence[Drive], prompts: Mapping[str, PromptSet], nodes: LiveNodes) -> None:
+    """Run visits until no sweep has one left. Needs a connected Ray, and its `nodes` (see `cluster.ray_cluster`).
 
-    `revisions` are the commits of all models that come from the hub (see `model_files.pin_revisions`).
+    The sweeps measure the same `prompts`: they go to each node once.
     """
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C must end the sweep at once: the ledger has it all
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = MAX_PENDING
@@ -155,46 +149,45 @@ def run_visits(
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     trainable = tune.with_parameters(
         VisitTrial,
-        sweep=config,
-        plan=board.plan,
+        sweeps={drive.config.name: (drive.config, drive.board.plan, drive.revisions) for drive in drives},
         prompts={name: found.prompts for name, found in prompts.items()},
-        revisions=revisions,
     )
-    lookout = Lookout(board, config)
-    to_board = _ToBoard(board, lookout)
-    with tempfile.TemporaryDirectory(prefix="specsweep-tune-") as storage, _own_error(to_board):
+    by_name = {drive.config.name: drive for drive in drives}
+    to_boards = _ToBoards(by_name)
+    hardware = {drive.config.name: drive.config.hardware for drive in drives}
+    with tempfile.TemporaryDirectory(prefix="specsweep-tune-") as storage, _own_error(to_boards):
         Tuner(
-            tune.with_resources(trainable, lambda trial: _whole_node(config.hardware, trial["ray_node_id"])),
+            tune.with_resources(trainable, lambda trial: _whole_slot(hardware[trial["sweep"]], trial["ray_node_id"])),
             tune_config=TuneConfig(
-                search_alg=VisitSearch(board, nodes, lookout),
-                scheduler=_EndLost(lookout, nodes),
+                search_alg=VisitSearch(drives, nodes),
+                scheduler=_EndLost(by_name, nodes),
                 num_samples=-1,
                 reuse_actors=True,
                 trial_name_creator=lambda trial: trial.trial_id,
                 trial_dirname_creator=lambda trial: trial.trial_id,
             ),
             run_config=RunConfig(
-                name=config.name,
+                name=drives[0].config.name,
                 storage_path=storage,
                 verbose=0,
-                callbacks=[to_board],
+                callbacks=[to_boards],
                 checkpoint_config=CheckpointConfig(checkpoint_at_end=False),
             ),
         ).fit()
 
 
 @contextmanager
-def _own_error(to_board: _ToBoard) -> Iterator[None]:
+def _own_error(to_boards: _ToBoards) -> Iterator[None]:
     try:
         yield
     except (RayError, TuneError, OSError):
-        if to_board.error:
-            raise to_board.error from None
+        if to_boards.error:
+            raise to_boards.error from None
         raise
 
 
-def _whole_node(hardware: Hardware, ray_node_id: str) -> PlacementGroupFactory:
-    """One visit takes the node's only unit of the hardware resource, so no second server runs beside it."""
+def _whole_slot(hardware: Hardware, ray_node_id: str) -> PlacementGroupFactory:
+    """One visit takes a unit of the hardware resource, of which the node has as many as servers may run on it."""
     return PlacementGroupFactory(
         [{"CPU": 1, hardware.node_resource: 1}], bundle_label_selector=[{"ray.io/node-id": ray_node_id}]
     )

@@ -1,50 +1,77 @@
-"""The Ray Tune Searcher: turns the board's next visit into a trial."""
+"""The Ray Tune Searcher: turns the boards' next visits into trials."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ray.tune.search import Searcher
 
 from orchestrator.board import Board
+from orchestrator.cluster import LiveNodes
+from orchestrator.config import SweepConfig
 from orchestrator.lookout import Lookout
 
 NO_NODE_TIMEOUT_S = 600.0
 """How long a sweep waits for a node when none is alive, or all are about to be taken away."""
 
 
+@dataclass
+class Drive:
+    """A sweep under way on the nodes of its own hardware."""
+
+    config: SweepConfig
+    board: Board
+    """Decides and remembers."""
+    revisions: Mapping[str, str]
+    """Model -> commit, of all that come from the hub (see `model_files.pin_revisions`)."""
+    last_seen_node: float = field(default_factory=time.monotonic)
+    lookout: Lookout = field(init=False)
+    """Watches over its visits."""
+
+    def __post_init__(self) -> None:
+        self.lookout = Lookout(self.board, self.config)
+
+
 class VisitSearch(Searcher):
-    """Suggests a visit for every idle node until the board has none left.
+    """Suggests a visit for every idle node until no board has one left.
 
     Args:
-        board: decides and remembers.
-        live_nodes: node name -> Ray node id of the nodes that are alive.
-        lookout: watches over what is suggested here.
+        drives: the sweeps, each of a name and a hardware of its own.
+        live_nodes: the nodes that are alive.
     """
 
-    def __init__(self, board: Board, live_nodes: Callable[[], Mapping[str, str]], lookout: Lookout) -> None:
+    def __init__(self, drives: Sequence[Drive], live_nodes: LiveNodes) -> None:
         super().__init__()
-        self._board = board
-        self._lookout = lookout
+        self._drives = drives
         self._live_nodes = live_nodes
-        self._last_seen_node = time.monotonic()
+        self._drive_of: dict[str, Drive] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        live = self._live_nodes()
-        nodes = self._lookout.usable(live)
-        staying = self._board.staying(live)
-        if staying:
-            self._last_seen_node = time.monotonic()
-        visit = self._board.next_visit(nodes)
-        if visit is not None:
-            self._lookout.begin(trial_id, visit, nodes[visit.node])
-            return {"visit": visit.model_dump_json(), "ray_node_id": nodes[visit.node]}
-        waits_for_node = not staying and time.monotonic() - self._last_seen_node < NO_NODE_TIMEOUT_S
-        waits = self._board.running or waits_for_node or self._lookout.expects_node_back()
-        return None if waits else str(Searcher.FINISHED)
+        is_over = True
+        for drive in self._drives:
+            live = self._live_nodes(drive.config.hardware)
+            nodes = drive.lookout.usable(live)
+            staying = drive.board.staying(live)
+            if staying:
+                drive.last_seen_node = time.monotonic()
+            visit = drive.board.next_visit(nodes)
+            if visit is not None:
+                self._drive_of[trial_id] = drive
+                drive.lookout.begin(trial_id, visit, nodes[visit.node])
+                return {
+                    "sweep": drive.config.name,
+                    "visit": visit.model_dump_json(),
+                    "ray_node_id": nodes[visit.node],
+                }
+            waits_for_node = not staying and time.monotonic() - drive.last_seen_node < NO_NODE_TIMEOUT_S
+            is_over &= not (drive.board.running or waits_for_node or drive.lookout.expects_node_back())
+        return str(Searcher.FINISHED) if is_over else None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        self._lookout.end(trial_id, self._live_nodes())
+        drive = self._drive_of.pop(trial_id, None)
+        if drive:
+            drive.lookout.end(trial_id, self._live_nodes(drive.config.hardware))
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune pickles its Searcher for a restore that this tool never does: the ledger is the state."""
