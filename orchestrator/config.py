@@ -274,8 +274,15 @@ class Server(Strict):
     # On the command line `server.env.OMP_NUM_THREADS=4` is a number; the engine gets it as text.
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
+    launcher: Literal["process", "docker", "external"] = "process"
+    """`docker`: `image` in a container; `external`: a server that is already there at `url`, measured and never
+    stopped: each run measures the arm that it is, so restart it as the next one and run again."""
     command: tuple[str, ...] | None = None
-    """The engine's command; None: `vllm` of the environment that runs the node's tasks."""
+    """The engine's command (launcher=docker: docker's); None: `vllm` of the environment that runs the node's tasks."""
+    image: str | None = None
+    """Of launcher=docker, for example vllm/vllm-openai-cpu:v0.32.0."""
+    url: str | None = Field(default=None, pattern=r"^https?://[^/?#@]+$")
+    """Of launcher=external: http://HOST:PORT as the node reaches it. Its key is VLLM_API_KEY of the environment."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     kv_cache_gib: float = Field(default=1, gt=0)
     """VLLM_CPU_KVCACHE_SPACE; without it vLLM takes nearly all memory."""
@@ -296,6 +303,18 @@ class Server(Strict):
     env: dict[str, str] = {}
     ready_timeout_s: float = Field(default=900, gt=0)
     stop_grace_s: float = Field(default=10, gt=0)
+
+    @model_validator(mode="after")
+    def _launcher_has_what_it_needs(self) -> Self:
+        for key, launcher, example in (
+            ("image", "docker", "vllm/vllm-openai-cpu:v0.32.0"),
+            ("url", "external", "http://10.0.0.5:8000"),
+        ):
+            if (getattr(self, key) is not None) != (self.launcher == launcher):
+                raise ValueError(f"launcher={launcher} and {key} go together, for example {key}={example}")
+        if self.launcher == "external" and self.command is not None:
+            raise ValueError("launcher=external starts nothing, so command must be null")
+        return self
 
 
 class Space(Strict):

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator.config import SweepConfig
+from orchestrator.deploy import recommend_commands
 from orchestrator.errors import HubUnavailable
 from orchestrator.plan import Plan, PromptSet, plan_sweep, prompt_sets
 from orchestrator.policies import policy_for
@@ -125,5 +126,9 @@ def _range(numbers: Sequence[int]) -> str:
 
 def _command(arm: Arm) -> str:
     spec = arm.server
+    if spec.launcher == "external":
+        return f"measured at {spec.url}, which is to be this arm; neither started nor stopped"
+    if spec.launcher == "docker":
+        return recommend_commands(arm, None, "").docker_run
     arguments = serve_arguments(spec, model_path=spec.target, speculative_config=spec.speculative_config)
     return shlex.join([*(spec.command or ["vllm"]), "serve", spec.target, *arguments, *spec.extra_args])

@@ -14,7 +14,7 @@ from orchestrator.config import SweepConfig
 from orchestrator.decide import decide
 from orchestrator.defects import refuse_known_defects
 from orchestrator.deploy import recommend_commands
-from orchestrator.errors import ConfigError, NodeUnavailable, SweepFailed
+from orchestrator.errors import ConfigError, EngineNotFound, NodeUnavailable, SweepFailed
 from orchestrator.ledger import Ledger, LedgerView
 from orchestrator.plan import Plan, PromptSet, plan_sweep
 from orchestrator.plan_text import load_prompts
@@ -23,15 +23,16 @@ from orchestrator.policy import missing_blocks
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
 from orchestrator.record import Recorder
-from orchestrator.records import FinishedVisit, SessionRecord, VisitEvent
+from orchestrator.records import FinishedVisit, ServerSpec, SessionRecord, VisitEvent
 from orchestrator.report import write_report
 from orchestrator.selection import Selection
 from orchestrator.sweep_dir import SweepDir, open_sweep
 from tasks.host import probe_node, profile_mismatch
 from tasks.model_files import pin_revisions
 from tasks.server_command import engine_command
-from tasks.server_http import can_bind
+from tasks.server_http import ask, can_bind
 
+CONNECT_TIMEOUT_S = 5.0
 RECORD_DEADLINE_S = 60.0
 RECORD_DEADLINE_AFTER_INTERRUPTION_S = 5.0
 
@@ -51,7 +52,7 @@ def check_before_start(configs: Sequence[SweepConfig], plans: Sequence[Plan]) ->
 
         with ray_cluster(config.cluster, [each.hardware for each in configs]):
             return
-    engine_command(plans[0].baseline.server)
+    _require_engine(plans[0].baseline.server)
     mismatch = profile_mismatch(config.hardware, probe_node())
     if mismatch:
         raise NodeUnavailable(mismatch)
@@ -59,6 +60,15 @@ def check_before_start(configs: Sequence[SweepConfig], plans: Sequence[Plan]) ->
         raise ConfigError(
             f"server.port={config.server.port} is in use on this machine; free it, or leave server.port null"
         )
+
+
+def _require_engine(spec: ServerSpec) -> None:
+    if spec.launcher != "external":
+        engine_command(spec)
+        return
+    answer = ask(f"{spec.url}/health", api_key="", timeout_s=CONNECT_TIMEOUT_S)
+    if answer.status == 0:
+        raise EngineNotFound(f"server.url={spec.url}: nothing answers there ({answer.body}); start the server first")
 
 
 @dataclass(frozen=True)
@@ -233,7 +243,8 @@ def _what_is_missing(plan: Plan, ledger: LedgerView, sweep_dir: SweepDir) -> str
 
 def _engine_version(config: SweepConfig) -> str | None:
     """Of the engine in this environment; None where another one will serve, which then reports its own."""
-    if config.server.command is not None or config.cluster.address is not None:
+    own = config.server.launcher == "process" and config.server.command is None
+    if not own or config.cluster.address is not None:
         return None
     try:
         return version("vllm")
