@@ -144,7 +144,9 @@ class _Run:
         )
 
     def _fetch_models(self) -> dict[str, str]:
-        """Model -> folder. The visit's own time begins after it."""
+        """Model -> folder. The visit's own time begins after it. A server that is already there has its own."""
+        if self.task.visit.arm.server.launcher == "external":
+            return {}
         models = fetch_models(self.task.visit.arm.server, self.task.model_revisions, self.task.model_mirror)
         self.fetch_s, self.model_revisions = models.fetch_s, models.revisions
         self._start_clock()

@@ -40,7 +40,9 @@ def visit(
     """One block of one workload on dflash-k7."""
     plan = make_plan([7], num_blocks=2, temperature=temperature)
     arm = plan.arms[1]
-    spec = arm.server.model_copy(update={"command": COMMAND, "extra_args": flags})
+    drafter = {"method": "dflash", "model": "demo://dflash", "num_speculative_tokens": 7}  # local: nothing to fetch
+    local = {"target": "demo://target", "speculative_config": drafter}
+    spec = arm.server.model_copy(update={"command": COMMAND, "extra_args": flags, **local})
     task = VisitTask(
         visit=Visit(
             id="v",
