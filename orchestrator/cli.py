@@ -1,4 +1,4 @@
-"""The command line: `orchestrator sweep | plan | select | report | record | mirror | ...`."""
+"""The command line: `orchestrator sweep | plan | select | report | record | mirror | fleet | ...`."""
 
 import json
 import logging
@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 
 from orchestrator.compose import compose, compose_all
-from orchestrator.config import SweepConfig
+from orchestrator.config import SweepConfig, Tracking
 from orchestrator.errors import ConfigError, OrchestratorError
+from orchestrator.fleet_cli import fleet_app
 from orchestrator.hardware_comparison import compare_hardware
 from orchestrator.plan_text import print_plan
 from orchestrator.selection import Selection
+from orchestrator.suggest import explain
 from orchestrator.sweep_dir import SweepDir, find_sweep, write_comparison
 from orchestrator.terminal import check_text, hardware_table, recommendation_text, verdict_table
 
@@ -30,6 +33,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 2 the configuration is wrong and nothing was started, 3 the run failed (what was "
     "measured is kept), 130 or 143 interrupted (the same command continues).",
 )
+app.add_typer(fleet_app, name="fleet")
 INTERRUPTED, TERMINATED = 130, 143
 out = Console(soft_wrap=False)
 err = Console(stderr=True, soft_wrap=True)
@@ -61,17 +65,7 @@ def sweep(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
 
     hardware=[A,B] makes a sweep of each kind of node, all at the same time, and compares them.
     """
-    # Ray, MLflow and transformers load only where something runs.
-    from orchestrator.sweep import require_complete, run_sweeps
-
-    configs = compose_all(overrides or [], config_dir)
-    finished = run_sweeps(configs, out, _typed_command())
-    for config, (sweep_dir, selection) in zip(configs, finished, strict=True):
-        _print_heading(config, configs)
-        _print_selection(selection, sweep_dir)
-    if len(configs) > 1:
-        _print_comparison(configs, [selection for _, selection in finished])
-    require_complete([sweep_dir for sweep_dir, _ in finished])
+    _measure(compose_all(overrides or [], config_dir))
 
 
 @app.command()
@@ -132,7 +126,10 @@ def record(where: Where = None, results_dir: ResultsDir = Path("results"), track
     found = find_sweep(results_dir, where)
     tracking = found.config().tracking
     if tracking_uri is not None:
-        tracking = tracking.model_copy(update={"uri": tracking_uri})
+        try:
+            tracking = Tracking(uri=tracking_uri, experiment=tracking.experiment)
+        except ValidationError as error:
+            raise ConfigError(f"--tracking-uri: {explain(error)}") from error
     if tracking.uri is None:
         raise ConfigError(
             f"{found.path / 'config.yaml'}: tracking.uri is null, so there is no MLflow to record in; "
@@ -230,6 +227,14 @@ def mirror(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
         out.print(f"mirrored to {uri}", soft_wrap=True, highlight=False)
 
 
+@fleet_app.command("run", hidden=True)
+def run_on_head(uri: Annotated[str, typer.Argument(metavar="S3_URI")]) -> None:
+    """What `fleet sweep` starts on the head: the sweep whose configuration and prompts it has put at S3_URI."""
+    from orchestrator.fleet_sweep import fetched_sweep
+
+    _measure([fetched_sweep(uri)])
+
+
 def main() -> None:
     """Entry point: errors in one line on stderr, exit codes as the help says."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -255,6 +260,19 @@ class _Sigterm:
     def __call__(self, number: int, frame: object) -> NoReturn:
         self.received = True
         raise KeyboardInterrupt
+
+
+def _measure(configs: Sequence[SweepConfig]) -> None:
+    # Ray, MLflow and transformers load only where something runs.
+    from orchestrator.sweep import require_complete, run_sweeps
+
+    finished = run_sweeps(configs, out, _typed_command())
+    for config, (sweep_dir, selection) in zip(configs, finished, strict=True):
+        _print_heading(config, configs)
+        _print_selection(selection, sweep_dir)
+    if len(configs) > 1:
+        _print_comparison(configs, [selection for _, selection in finished])
+    require_complete([sweep_dir for sweep_dir, _ in finished])
 
 
 def _decide(found: SweepDir) -> None:

@@ -5,6 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from orchestrator.secret_values import has_credentials, is_secret_name, secret_flags
+
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Level = int | float
@@ -54,10 +56,11 @@ class Hardware(Strict):
     """EC2's name of this kind of node, which `fleet up` starts; None: a machine of your own."""
     usd_per_hour: float | None = Field(default=None, gt=0)
     """What an hour costs on demand."""
-    spot_usd_per_hour: float | None = Field(default=None, gt=0)
     usd_per_hour_date: str | None = None
-    """Of both prices."""
     usd_per_hour_source: str | None = None
+    spot_usd_per_hour: float | None = Field(default=None, gt=0)
+    """What an hour of a spot node costs: `fleet sweep` writes AWS's price of that day here."""
+    spot_usd_per_hour_date: str | None = None
 
     @field_validator("node_labels")
     @classmethod
@@ -80,11 +83,14 @@ class Hardware(Strict):
         return self
 
     @property
+    def servers_per_node(self) -> int:
+        """At the same time; 1 where the profile does not know its NUMA nodes."""
+        return (self.numa_nodes or 1) if self.server_per == "numa_node" else 1
+
+    @property
     def usd_per_server_hour(self) -> float | None:
         """What one server costs: with a server per NUMA node its share of the node."""
-        if self.usd_per_hour is None or self.server_per == "node":
-            return self.usd_per_hour
-        return self.usd_per_hour / (self.numa_nodes or 1)
+        return None if self.usd_per_hour is None else self.usd_per_hour / self.servers_per_node
 
     @property
     def memory_bandwidth_gb_per_s(self) -> float | None:
@@ -316,6 +322,27 @@ class Server(Strict):
             raise ValueError("launcher=external starts nothing, so command must be null")
         return self
 
+    @field_validator("env")
+    @classmethod
+    def _no_secret_in_env(cls, env: dict[str, str]) -> dict[str, str]:
+        """It is part of every arm: in plan.json, in MLflow, in the report."""
+        if found := [name for name in env if is_secret_name(name)]:
+            raise ValueError(
+                f"{', '.join(found)} would hold a secret, which has no place in a configuration; "
+                "set it in the environment of every node (of `ray start`), from where the engine inherits it"
+            )
+        return env
+
+    @field_validator("extra_args")
+    @classmethod
+    def _no_secret_in_arguments(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        if found := secret_flags(arguments):
+            raise ValueError(
+                f"{', '.join(found)} would show a secret in the process list; the server gets a random API key of its "
+                "own, and a Hugging Face token is read from HF_TOKEN in the environment of every node"
+            )
+        return arguments
+
 
 class Space(Strict):
     """Server settings to measure together with k: arms are every combination of their values with every k.
@@ -492,8 +519,6 @@ class Fleet(Strict):
     """Names besides loopback and the head's own address by which MLflow may be asked."""
     secrets_version: PositiveInt = 1
     """One more makes the next `fleet up` replace Ray's token and MLflow's password."""
-    endpoint: str | None = Field(default=None, pattern=r"^https?://[A-Za-z0-9.:-]+$")
-    """An emulation of AWS (moto) instead of AWS."""
 
     @model_validator(mode="after")
     def _lease_within_lifetime(self) -> Self:
@@ -534,6 +559,17 @@ class Tracking(Strict):
     uri: str | None = "sqlite:///mlflow.db"
     """MLflow tracking URI; None records nothing there."""
     experiment: str = "speculative-decoding"
+
+    @field_validator("uri")
+    @classmethod
+    def _no_credentials(cls, uri: str | None) -> str | None:
+        """It is written to config.yaml, and shown by `ps`."""
+        if uri and has_credentials(uri):
+            raise ValueError(
+                "a tracking URI must not hold a user or password; set MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD in the environment instead"
+            )
+        return uri
 
 
 class SweepConfig(Strict):

@@ -14,7 +14,8 @@ from orchestrator.errors import NodeUnavailable
 
 MAX_NAMED = 5
 """Nodes that an error lists."""
-_NUMA = "/numa"
+NUMA = "/numa"
+"""Between a node's name and the number of its NUMA node, in a slot's name."""
 
 RayNode = Mapping[str, Any]
 """An item of `ray.nodes()`."""
@@ -41,7 +42,7 @@ def slots_of(hardware: Hardware, kinds: Sequence[Hardware], nodes: Sequence[RayN
 
 def numa_index(slot: str, hardware: Hardware) -> int | None:
     """Which of the node's NUMA nodes the slot is, counted from 0; None where it is the whole node."""
-    return int(slot.rpartition(_NUMA)[2]) if hardware.server_per == "numa_node" else None
+    return int(slot.rpartition(NUMA)[2]) if hardware.server_per == "numa_node" else None
 
 
 def require_nodes(kinds: Sequence[Hardware], nodes: Sequence[RayNode], address: str | None) -> None:
@@ -59,7 +60,7 @@ def require_nodes(kinds: Sequence[Hardware], nodes: Sequence[RayNode], address: 
 
 
 def _slots(name: str, hardware: Hardware, units: int) -> list[str]:
-    return [f"{name}{_NUMA}{index}" for index in range(units)] if hardware.server_per == "numa_node" else [name]
+    return [f"{name}{NUMA}{index}" for index in range(units)] if hardware.server_per == "numa_node" else [name]
 
 
 def _kinds_of(node: RayNode, kinds: Sequence[Hardware]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -11,9 +11,9 @@ from rich.console import Console
 
 from orchestrator.board import Board
 from orchestrator.config import SweepConfig
-from orchestrator.decide import decide
+from orchestrator.decide import Decided, decide
 from orchestrator.defects import refuse_known_defects
-from orchestrator.deploy import recommend_commands
+from orchestrator.deploy import bindings_of, recommend_commands
 from orchestrator.errors import ConfigError, EngineNotFound, NodeUnavailable, SweepFailed
 from orchestrator.ledger import Ledger, LedgerView
 from orchestrator.plan import Plan, PromptSet, plan_sweep
@@ -23,9 +23,9 @@ from orchestrator.policy import missing_blocks
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
 from orchestrator.record import Recorder
-from orchestrator.records import FinishedVisit, ServerSpec, SessionRecord, VisitEvent
+from orchestrator.records import FinishedVisit, ServerSpec, SessionRecord, VisitEvent, VisitRecord
 from orchestrator.report import write_report
-from orchestrator.selection import Selection
+from orchestrator.selection import Recommendation, Selection
 from orchestrator.sweep_dir import SweepDir, open_sweep
 from tasks.host import probe_node, profile_mismatch
 from tasks.model_files import pin_revisions
@@ -47,6 +47,11 @@ def check_before_start(configs: Sequence[SweepConfig], plans: Sequence[Plan]) ->
     config = configs[0]
     for arm in plans[0].arms:
         refuse_known_defects(_engine_version(config), arm.method, config.workload.temperature)
+    if config.cluster.aws is not None and config.cluster.address is None:
+        raise ConfigError(
+            "cluster.aws: the fleet's nodes cannot be reached from here; `orchestrator fleet sweep` with the same "
+            "arguments measures there"
+        )
     if config.cluster.address is not None or len(configs) > 1:
         from orchestrator.cluster import ray_cluster
 
@@ -104,8 +109,11 @@ def run_sweeps(
         ]
         deadline_s = RECORD_DEADLINE_AFTER_INTERRUPTION_S
         try:
-            _measure(sweeps, prompts, console)
-            finished = [(sweep.sweep_dir, decide_and_report(sweep.sweep_dir, repeat_command)) for sweep in sweeps]
+            with ExitStack() as fleets:
+                for sweep in sweeps:
+                    fleets.enter_context(_fleet(sweep.config, sweep.sweep_dir, console))
+                _measure(sweeps, prompts, console)
+                finished = [(sweep.sweep_dir, decide_and_report(sweep.sweep_dir, repeat_command)) for sweep in sweeps]
             deadline_s = RECORD_DEADLINE_S
         finally:
             for unrecorded in [sweep.recorder.close(deadline_s) for sweep in sweeps]:
@@ -120,6 +128,14 @@ def _open(config: SweepConfig, plan: Plan, console: Console, sweep_dir: SweepDir
     recorder = Recorder(sweep_dir.path, config.tracking)
     recorder.kick()  # its first call imports MLflow: while the first server starts that disturbs nobody
     return _Open(config, plan, sweep_dir, ledger, recorder)
+
+
+def _fleet(config: SweepConfig, sweep_dir: SweepDir, console: Console) -> AbstractContextManager[None]:
+    if config.cluster.aws is None:
+        return nullcontext()
+    from orchestrator.fleet_keeper import kept_fleet  # boto3 takes a second to import
+
+    return kept_fleet(config, config.cluster.aws, sweep_dir, console)
 
 
 def require_complete(sweep_dirs: Sequence[SweepDir]) -> None:
@@ -155,11 +171,16 @@ def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
         confirmations=decided.confirmations,
         drifts=decided.drifts,
         visit_noise=decided.visit_noise,
-        recommendation=recommend_commands(decided.recommended, engine, decided.reason) if decided.recommended else None,
+        recommendation=_recommendation(decided, engine, visits),
     )
     sweep_dir.write_selection(selection)
     write_report(sweep_dir.path, selection, plan, ledger, repeat_command)
     return selection
+
+
+def _recommendation(decided: Decided, engine: str | None, visits: Sequence[VisitRecord]) -> Recommendation | None:
+    arm = decided.recommended
+    return recommend_commands(arm, engine, decided.reason, bindings_of(arm.server, visits)) if arm else None
 
 
 def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console: Console) -> None:

@@ -50,6 +50,8 @@ def visit(hardware: Hardware, node: str) -> Generator[VisitEvent]:
     spec = arm.server.model_copy(
         update={
             "command": COMMAND,
+            "target": "demo://target",
+            "speculative_config": (arm.server.speculative_config or {}) | {"model": "demo://dflash"},
             "server_per": hardware.server_per,
             "reserved_cores": hardware.reserved_cores,
             "env": {"SPECSWEEP_TEST_BINDING": MARKER},
