@@ -80,7 +80,7 @@ def container(tmp_path: Path, **changes: object) -> ServerSpec:
 def test_a_visit_is_measured_in_a_container_that_is_removed_afterwards(tmp_path: Path, docker_log: Path) -> None:
     [block], finished = visit(container(tmp_path, env={"ODD": "a b"}))
     assert (finished.error, block.void_reason) == (None, None)
-    run = calls(docker_log)[0]
+    run = next(call for call in calls(docker_log) if call[0] == "run")
     port = run[run.index("-p") + 1].split(":")[-1]
     image = run.index("vllm/vllm-openai-cpu:v0.32.0")
     assert run[:5] == ["run", "--rm", "--init", "--name", "v"]
@@ -99,7 +99,7 @@ def test_what_the_container_is_given_is_named_and_its_values_are_not_in_the_comm
     with VllmServer(container(tmp_path, env={"ODD": "a b"}), name="v", log_path=tmp_path / "log") as server:
         server.wait_until_ready(timeout_s=30)
         command = psutil.Process(server.pid).cmdline()
-    run = calls(docker_log)[0]
+    run = next(call for call in calls(docker_log) if call[0] == "run")
     for name in ("VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE", "ODD"):
         assert run[run.index(name) - 1] == "-e"
     assert not any(server.api_key in part or "a b" in part for part in [*run, *command])
