@@ -1,4 +1,4 @@
-"""The command line: `orchestrator sweep | plan | select | report | record`."""
+"""The command line: `orchestrator sweep | plan | models | select | report | record`."""
 
 import logging
 import os
@@ -59,6 +59,22 @@ def sweep(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
 def plan(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     """Show arms, workloads, blocks and each arm's server command; start nothing."""
     print_plan(_compose(overrides, config_dir), out, err)
+
+
+@app.command()
+def models(
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON")] = False,
+) -> None:
+    """List the models that can be chosen, their drafters, and which hardware profiles they fit on."""
+    from orchestrator.catalogue import catalogue_json, catalogue_table, read_catalogue
+
+    catalogue = read_catalogue(overrides or [], config_dir)
+    if as_json:
+        typer.echo(catalogue_json(catalogue))
+    else:
+        out.print(catalogue_table(catalogue))
 
 
 @app.command()

@@ -50,6 +50,11 @@ def compose(overrides: Sequence[str], config_dir: Path | None = None) -> SweepCo
     return _validated(_plain(_load(loader, parsed)))
 
 
+def names_in(group: str, config_dir: Path | None = None) -> list[str]:
+    """What can be chosen in `group`: the shipped files and the user's."""
+    return list(_loader(config_dir).get_group_options(group))
+
+
 def to_yaml(config: SweepConfig) -> str:
     """Every value of `config`, defaults included; `load_yaml` reads it back as an equal object."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

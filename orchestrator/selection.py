@@ -55,6 +55,8 @@ class ArmResult(Strict):
     meets_constraints: bool | None = None
     """None where selection.constraints asks for nothing."""
     usd_per_million_output_tokens: float | None
+    """On demand."""
+    spot_usd_per_million_output_tokens: float | None = None
     outputs_match_baseline: float | None
     """Share (0..1) of prompts whose output is identical to the baseline's; None where temperature > 0."""
 

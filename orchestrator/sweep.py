@@ -9,14 +9,17 @@ from importlib.metadata import PackageNotFoundError, version
 from rich.console import Console
 
 from orchestrator.board import Board
+from orchestrator.cluster_budget import over_budget
 from orchestrator.config import SweepConfig
 from orchestrator.decide import decide
 from orchestrator.defects import refuse_known_defects
 from orchestrator.deploy import recommend_commands
 from orchestrator.errors import ConfigError, NodeUnavailable, SweepFailed
 from orchestrator.ledger import Ledger, LedgerView
+from orchestrator.memory import require_fit
+from orchestrator.past_sweeps import foresee
 from orchestrator.plan import Plan, PromptSet, plan_sweep
-from orchestrator.plan_text import load_prompts
+from orchestrator.plan_text import load_prompts, memory_here
 from orchestrator.policies import policy_for
 from orchestrator.policy import missing_blocks
 from orchestrator.progress import show_progress
@@ -34,9 +37,9 @@ RECORD_DEADLINE_S = 60.0
 RECORD_DEADLINE_AFTER_INTERRUPTION_S = 5.0
 
 
-def check_before_start(config: SweepConfig, plan: Plan) -> None:
+def check_before_start(config: SweepConfig, plan: Plan, prompts: Mapping[str, PromptSet], console: Console) -> None:
     """What can be known to fail before anything is made; of a cluster, that it answers and has a node (the rest the
-    nodes check for themselves).
+    nodes check for themselves). A budget that may not last is a warning.
 
     Raises:
         ConfigError or one of its kind, with what to change.
@@ -46,8 +49,10 @@ def check_before_start(config: SweepConfig, plan: Plan) -> None:
     if config.cluster.address is not None:
         from orchestrator.cluster import ray_cluster
 
-        with ray_cluster(config.cluster, config.hardware):
+        with ray_cluster(config.cluster, config.hardware) as nodes:
+            _check_budget(config, plan, prompts, max(1, len(nodes())), console)
             return
+    _check_budget(config, plan, prompts, 1, console)
     engine_command(plan.baseline.server)
     mismatch = profile_mismatch(config.hardware, probe_node())
     if mismatch:
@@ -58,6 +63,17 @@ def check_before_start(config: SweepConfig, plan: Plan) -> None:
         )
 
 
+def _check_budget(
+    config: SweepConfig, plan: Plan, prompts: Mapping[str, PromptSet], num_nodes: int, console: Console
+) -> None:
+    """A budget is only kept by an estimate: without one nothing is started."""
+    if config.cluster.budget_usd is None:
+        return
+    warning = over_budget(config, foresee(config, plan, prompts), num_nodes)
+    if warning:
+        console.print(f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
 def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tuple[SweepDir, Selection]:
     """Measure what is missing, then decide and report.
 
@@ -65,9 +81,10 @@ def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tup
         ConfigError: nothing was started.
         ClusterLost: what was measured is kept.
     """
+    require_fit(config, memory_here(config))
     prompts = load_prompts(config)
     plan = plan_sweep(config, prompts)
-    check_before_start(config, plan)
+    check_before_start(config, plan, prompts, console)
     with open_sweep(config, plan) as (sweep_dir, continues):
         ledger = sweep_dir.open_ledger()
         _announce(console, sweep_dir, ledger, plan, continues)
