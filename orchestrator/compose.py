@@ -134,7 +134,8 @@ def _check_choice(loader: ConfigLoaderImpl, override: Override) -> None:
                 f"a single key of it is set as {group}.KEY=VALUE"
             )
         if name not in known:
-            raise ConfigError(f"no {group} named {name}; known: {', '.join(known)}{hint(name, known)}")
+            shown = f"known: {', '.join(known)}" if group != "model" else "`orchestrator models` lists those there are"
+            raise ConfigError(f"no {group} named {name}; {shown}{hint(name, known)}")
 
 
 def _check_datasets(loader: ConfigLoaderImpl, overrides: Sequence[Override]) -> None:

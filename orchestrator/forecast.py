@@ -14,7 +14,7 @@ from orchestrator.plan import Plan
 from orchestrator.policies import policy_for
 from orchestrator.policy import num_first
 from orchestrator.records import Arm, Block, WorkloadCell
-from orchestrator.step_cost import FREE_METHODS, OF_COPIES, OF_PEAK, Range, Roofline, total
+from orchestrator.token_time import FREE_METHODS, OF_COPIES, OF_PEAK, Range, Roofline, total
 
 START_S = (18.0, 60.0)
 """A server's start and stop and the node's probe besides loading weights: 20 to 24 s with warm caches on two cores, 51

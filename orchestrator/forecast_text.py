@@ -4,7 +4,7 @@ from rich.table import Table
 
 from orchestrator.display import number
 from orchestrator.forecast import Forecast, Spending
-from orchestrator.step_cost import Range
+from orchestrator.token_time import Range
 
 NODES = (1, 2, 4, 8)
 MOST_HOURS_IN_MINUTES = 2

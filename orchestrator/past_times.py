@@ -8,7 +8,7 @@ import numpy as np
 
 from orchestrator.plan import Plan
 from orchestrator.records import Arm, BlockRecord, VisitRecord, WorkloadCell
-from orchestrator.step_cost import Range
+from orchestrator.token_time import Range
 
 QUANTILES = (0.1, 0.9)
 LEAST_MARGIN = 0.1

@@ -49,7 +49,7 @@ PURE_NAMES += ["suggest", "time_split", "validity"]
 PURE_NAMES += ["adaptive", "evidence", "policies", "predict", "step_time", "worth"]
 PURE_NAMES += ["budget", "optuna_search"]
 PURE_NAMES += ["compare", "confirm", "confirming", "decide", "estimate", "measured", "mix", "recommend", "drift"]
-PURE_NAMES += ["memory", "step_cost", "past_times", "forecast", "cluster_budget"]
+PURE_NAMES += ["memory", "token_time", "past_times", "forecast", "cluster_budget"]
 PURE = [f"orchestrator.{name}" for name in PURE_NAMES]
 
 IMPURE_LIBRARIES = {"ray", "mlflow", "boto3", "botocore", "aiohttp", "hydra", "omegaconf", "requests", "torch", "vllm"}

@@ -109,7 +109,7 @@ def test_key_like_no_other_is_refused_with_what_is_known(prefix: str) -> None:
     [
         (
             ["model=qwen9"],
-            "no model named qwen9; known: demo, demo_deep, llama3_1_8b, qwen3_5_9b, qwen3_8b; did you mean qwen3_5_9b?",
+            "no model named qwen9; `orchestrator models` lists those there are; did you mean qwen3_5_9b?",
         ),
         (
             ["dataset@datasets=[gsm8k,humanevl]"],

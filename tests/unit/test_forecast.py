@@ -11,7 +11,7 @@ from orchestrator.forecast import PROMPT_TOKENS, Forecast, forecast, typical_arm
 from orchestrator.past_times import PastTimes, past_times
 from orchestrator.plan import Plan
 from orchestrator.records import BlockRecord, Visit, VisitRecord
-from orchestrator.step_cost import Range
+from orchestrator.token_time import Range
 from tests.unit.builders import OUTPUT_TOKENS, block_record, finished, make_config, plan_of
 
 NO_PAST = PastTimes()

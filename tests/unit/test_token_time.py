@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.config import Drafter, Model
-from orchestrator.step_cost import Range, Roofline, read_gb, tokens_per_step, total
+from orchestrator.token_time import Range, Roofline, read_gb, tokens_per_step, total
 
 DENSE = Model(name="dense", target="org/m", max_model_len=4096, parameters_billion=10)
 EXPERTS = DENSE.model_copy(update={"parameters_billion": 30.0, "active_parameters_billion": 3.0})
