@@ -134,8 +134,7 @@ def _check_choice(loader: ConfigLoaderImpl, override: Override) -> None:
                 f"a single key of it is set as {group}.KEY=VALUE"
             )
         if name not in known:
-            shown = f"known: {', '.join(known)}" if group != "model" else "`orchestrator models` lists those there are"
-            raise ConfigError(f"no {group} named {name}; {shown}{hint(name, known)}")
+            raise ConfigError(f"no {group} named {name}; known: {_names(group, known)}{hint(name, known)}")
 
 
 def _check_datasets(loader: ConfigLoaderImpl, overrides: Sequence[Override]) -> None:
@@ -173,7 +172,9 @@ def _load(loader: ConfigLoaderImpl, overrides: Sequence[Override]) -> DictConfig
     try:
         config = loader.load_configuration("config", [_forced(loader, o) for o in overrides], RunMode.RUN)
     except MissingConfigException as error:
-        raise ConfigError(_first_lines(error) + _options(error.options)) from error
+        group = (error.missing_cfg_file or "").partition("/")[0]
+        known = f"; known: {_names(group, error.options)}" if error.options else ""
+        raise ConfigError(_first_lines(error) + known) from error
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError(_first_lines(error)) from error
     OmegaConf.set_struct(config, False)
@@ -181,8 +182,9 @@ def _load(loader: ConfigLoaderImpl, overrides: Sequence[Override]) -> DictConfig
     return config
 
 
-def _options(options: Collection[str] | None) -> str:
-    return f"; known: {', '.join(options)}" if options else ""
+def _names(group: str, known: Collection[str]) -> str:
+    """All of them; of models there are too many for a line."""
+    return f"{len(known)}, which `orchestrator models` lists" if group == "model" else ", ".join(known)
 
 
 def _first_lines(error: Exception) -> str:

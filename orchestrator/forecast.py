@@ -6,7 +6,7 @@ from functools import cached_property
 from math import ceil, log2
 
 from orchestrator.budget import Budget
-from orchestrator.config import Hardware, SweepConfig
+from orchestrator.config import Fleet, Hardware, SweepConfig
 from orchestrator.errors import ConfigError
 from orchestrator.memory import weights_gb
 from orchestrator.past_times import PastTimes
@@ -35,7 +35,7 @@ class Spending:
     machine_h: Range
     """Nodes x wall time: a node costs while it waits for the others, too."""
     usd: Range | None
-    """On demand; None where hardware.usd_per_hour is not known."""
+    """On demand, the fleet's fixed cost included; None where hardware.usd_per_hour is not known."""
     spot_usd: Range | None
 
 
@@ -53,6 +53,7 @@ class Forecast:
     typical_arms: int
     num_confirmations: int
     hardware: Hardware
+    fleet: Fleet | None
     max_node_hours: float | None
     """The search's own budget."""
     basis: tuple[str, ...]
@@ -73,9 +74,22 @@ class Forecast:
             limit = self.max_node_hours / num_nodes
             wall_h = Range(min(wall_h.low, limit), min(wall_h.high, limit))
         machine_h = wall_h.scaled(num_nodes)
-        prices = (self.hardware.usd_per_hour, self.hardware.spot_usd_per_hour)
-        usd, spot_usd = (machine_h.scaled(price) if price is not None else None for price in prices)
+        usd, spot_usd = (
+            None if price is None else wall_h.scaled(num_nodes * price + self.fixed_usd_per_hour)
+            for price in (self.hardware.usd_per_hour, self.hardware.spot_usd_per_hour)
+        )
         return Spending(wall_h, machine_h, usd, spot_usd)
+
+    @property
+    def fixed_usd_per_hour(self) -> float:
+        """Of the fleet's head and network."""
+        return self.fleet.fixed_usd_per_hour if self.fleet else 0.0
+
+    @property
+    def num_nodes(self) -> int | None:
+        """Of the fleet; None where the sweep does not make its machines."""
+        size = self.fleet.size_of(self.hardware.name) if self.fleet else None
+        return max(1, size.desired_size) if size else None
 
 
 def forecast(
@@ -108,6 +122,7 @@ def forecast(
         typical_arms=typical_arms(config, num_arms),
         num_confirmations=CONFIRMATIONS if config.search.confirm and others else 0,
         hardware=config.hardware,
+        fleet=config.cluster.aws,
         max_node_hours=Budget.of(config).max_node_hours,
         basis=times.basis,
     )

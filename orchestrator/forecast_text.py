@@ -20,8 +20,8 @@ def forecast_table(expected: Forecast) -> Table:
     prices = {"USD": hardware.usd_per_hour, "USD on spot": hardware.spot_usd_per_hour}
     for header in (name for name, price in prices.items() if price is not None):
         table.add_column(header, no_wrap=True)
-    for nodes in NODES:
-        if nodes == 1 or nodes <= expected.num_arms:
+    for nodes in sorted({*NODES, expected.num_nodes or 1}):
+        if nodes in (1, expected.num_nodes) or nodes <= expected.num_arms:
             table.add_row(str(nodes), *_cells(expected.typical(nodes), expected.at_most(nodes), per_hour))
     return table
 

@@ -24,7 +24,7 @@ def foresee(config: SweepConfig, plan: Plan, prompts: Mapping[str, PromptSet]) -
     Raises:
         ConfigError: there is not enough to go by.
     """
-    is_here = config.cluster.address is None and config.hardware.memory_bandwidth_gb_per_s is None
+    is_here = config.cluster.is_this_machine and config.hardware.memory_bandwidth_gb_per_s is None
     bandwidth = memory_bandwidth_gb_per_s() if is_here else None
     return forecast(config, plan, _mean_lengths(prompts), read_past(config), bandwidth)
 

@@ -121,8 +121,13 @@ def speculative_config(config: SweepConfig, num_speculative_tokens: int) -> dict
     return chosen | ({"revision": drafter.revision} if drafter.revision else {})
 
 
+def baseline_arm(config: SweepConfig) -> Arm:
+    """The arm without speculation, which is in every plan."""
+    return _arm(config, "none", 0, {})
+
+
 def _arms(config: SweepConfig) -> tuple[Arm, ...]:
-    arms = [_arm(config, "none", 0, {})]
+    arms = [baseline_arm(config)]
     if config.speculation.method != "none":
         combinations = [
             dict(zip(config.space.axes, values, strict=True)) for values in product(*config.space.axes.values())

@@ -57,7 +57,7 @@ def _confirmations(config: SweepConfig, plan: Plan) -> str:
 
 def memory_here(config: SweepConfig) -> float | None:
     """This machine's memory, 10^9 bytes, where the sweep runs on it; None on a cluster, whose profile has to say it."""
-    return probe_node().memory_gb if config.cluster.address is None else None
+    return probe_node().memory_gb if config.cluster.is_this_machine else None
 
 
 def _print_forecast(
@@ -71,7 +71,7 @@ def _print_forecast(
     out.print(forecast_table(expected))
     out.print(basis_text(expected), highlight=False, markup=False)
     try:
-        warning = over_budget(config, expected, num_nodes=1)
+        warning = over_budget(config, expected, num_nodes=expected.num_nodes or 1)
     except ConfigError as error:
         warning = f"`sweep` would refuse to start: {error}"
     if warning:

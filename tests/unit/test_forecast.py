@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from orchestrator.cluster_budget import over_budget
-from orchestrator.config import Hardware, Search, SweepConfig
+from orchestrator.config import Fleet, Hardware, Search, SweepConfig
 from orchestrator.errors import ConfigError
 from orchestrator.forecast import PROMPT_TOKENS, Forecast, forecast, typical_arms
 from orchestrator.past_times import PastTimes, past_times
@@ -15,6 +15,15 @@ from orchestrator.token_time import Range
 from tests.unit.builders import OUTPUT_TOKENS, block_record, finished, make_config, plan_of
 
 NO_PAST = PastTimes()
+FLEET = {
+    "region": "us-east-1",
+    "head_image": "head:1",
+    "worker_image": "worker:1",
+    "sizes": {"default": {"desired_size": 2, "max_size": 4}},
+    "ttl_hours": 1,
+    "max_hours": 2,
+    "fixed_usd_per_hour": 0.25,
+}
 PastSweep = tuple[str, Plan, list[BlockRecord], list[VisitRecord]]
 
 
@@ -42,7 +51,7 @@ def expected(config: SweepConfig, past: PastTimes = NO_PAST, bandwidth: float | 
     return forecast(config, plan_of(config), {}, past, bandwidth)
 
 
-def flat(visit_s: float, num_arms: int = 4, typical: int = 3) -> Forecast:
+def flat(visit_s: float, num_arms: int = 4, typical: int = 3, fleet: Fleet | None = None) -> Forecast:
     """Every visit takes as long."""
     return Forecast(
         baseline_s=Range(visit_s, visit_s),
@@ -52,6 +61,7 @@ def flat(visit_s: float, num_arms: int = 4, typical: int = 3) -> Forecast:
         typical_arms=typical,
         num_confirmations=0,
         hardware=Hardware(name="box", usd_per_hour=2, spot_usd_per_hour=0.5),
+        fleet=fleet,
         max_node_hours=None,
         basis=(),
     )
@@ -78,6 +88,15 @@ def test_more_nodes_take_less_wall_time_and_more_machine_hours_for_their_baselin
 
     assert spending.wall_h == Range(3, 3)
     assert spending.machine_h == Range(12, 12)
+
+
+def test_fleets_head_and_network_cost_as_long_as_the_sweep_takes() -> None:
+    fleet = Fleet.model_validate(FLEET)
+
+    found = flat(3600, fleet=fleet)
+
+    assert found.num_nodes == 2
+    assert found.at_most(2).usd == Range(4 * (2 * 2 + 0.25), 4 * (2 * 2 + 0.25))
 
 
 def test_price_that_is_not_known_gives_no_dollars() -> None:

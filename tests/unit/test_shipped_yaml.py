@@ -19,6 +19,7 @@ PRESETS = [path.stem for path in CHOICES if path.parts[0] == "sweep"]
 MANDATORY = {
     "dataset/jsonl.yaml": ["datasets.custom.data_files=prompts.jsonl"],
     "cluster/address.yaml": ["cluster.address=10.0.0.1:6379"],
+    "cluster/aws.yaml": ["cluster.aws.head_image=own/head:1", "cluster.aws.worker_image=own/worker:1"],
     "tracking/server.yaml": ["tracking.uri=http://127.0.0.1:5000"],
 }
 """What a user must give with a file that leaves a value open (`???`)."""
