@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, log2
+from types import MappingProxyType
 
 from orchestrator.budget import Budget
 from orchestrator.config import Fleet, Hardware, SweepConfig
@@ -23,6 +24,8 @@ LOAD_GB_PER_S = (0.2, 2.0)
 """Weights from disk: a network volume at first, the page cache later. A supposition."""
 PROMPT_TOKENS = 150.0
 """A prompt's length where prompts were not counted: HumanEval's mean is about that."""
+OPEN_LOOP_STREAMS = 4
+"""Requests under way at a time in an open loop: a supposition, which matters only where the server does not keep up."""
 CONFIRMATIONS = 2
 """Visits that confirm what is recommended, at most: the static setting and the schedule."""
 
@@ -98,6 +101,7 @@ def forecast(
     prompt_tokens: Mapping[str, float],
     past: PastTimes,
     bandwidth_gb_per_s: float | None = None,
+    log_s: Mapping[str, float] = MappingProxyType({}),
 ) -> Forecast:
     """What measuring `plan` takes.
 
@@ -105,11 +109,12 @@ def forecast(
         prompt_tokens: dataset -> mean length of its prompts, where they were counted.
         past: times of earlier sweeps with the same model and hardware.
         bandwidth_gb_per_s: what a node was found to have, where its profile does not say.
+        log_s: request log -> seconds from its first request to its last.
 
     Raises:
         ConfigError: neither earlier sweeps nor model and hardware profile say enough; the message says what is missing.
     """
-    times = _Times(config, plan, prompt_tokens, past, bandwidth_gb_per_s)
+    times = _Times(config, plan, prompt_tokens, past, bandwidth_gb_per_s, log_s)
     policy, others = policy_for(config), [arm for arm in plan.arms if not arm.is_baseline]
     num_arms = policy.max_arms(plan)
     first = [block for block in plan.blocks if block.index < num_first(config.search, config.selection)]
@@ -145,8 +150,10 @@ class _Times:
         prompt_tokens: Mapping[str, float],
         past: PastTimes,
         bandwidth_gb_per_s: float | None,
+        log_s: Mapping[str, float],
     ) -> None:
-        self._config, self._plan, self._past, self._prompt_tokens = config, plan, past, prompt_tokens
+        self._config, self._plan, self._past = config, plan, past
+        self._prompt_tokens, self._log_s = prompt_tokens, log_s
         self._peak, self._copied = config.hardware.memory_bandwidth_gb_per_s, bandwidth_gb_per_s
         self._cells = {cell.id: cell for cell in plan.workloads}
         pairs = [(arm, cell) for arm in plan.arms for cell in plan.workloads]
@@ -158,12 +165,24 @@ class _Times:
         """One visit: start, warm-up of every workload, blocks, stop."""
         by_workload: dict[str, int] = {}
         for block in blocks:
-            by_workload[block.workload_id] = by_workload.get(block.workload_id, 0) + len(block.prompt_indices)
+            by_workload[block.workload_id] = by_workload.get(block.workload_id, 0) + len(block.requests)
         parts = [self._overhead_s(arm)]
         for workload_id, num_requests in by_workload.items():
-            cell = self._cells[workload_id]
-            parts.append(self._token_s(arm, cell).scaled(num_requests * cell.output_len))
+            parts.append(self._load_s(arm, self._cells[workload_id], num_requests))
         return total(parts)
+
+    def _load_s(self, arm: Arm, cell: WorkloadCell, num_requests: int) -> Range:
+        """What the requests take the server; an open loop lasts at least as long as they take to arrive."""
+        work = self._token_s(arm, cell).scaled(num_requests * cell.output_len)
+        if not cell.is_open_loop:
+            return work
+        planned = sum(len(block.requests) for block in self._plan.blocks_of(cell.id))
+        arriving_s = (
+            num_requests / cell.request_rate
+            if cell.request_rate
+            else self._log_s.get(cell.dataset, 0.0) / (cell.log_speed or 1) * num_requests / planned
+        )
+        return Range(max(arriving_s, work.low), max(arriving_s, work.high))
 
     @property
     def basis(self) -> tuple[str, ...]:
@@ -184,7 +203,8 @@ class _Times:
         load_gb = (weights_gb(self._config.model) or 0) + (0 if arm.is_baseline else self._drafter_gb)
         start = Range(START_S[0] + load_gb / LOAD_GB_PER_S[1], START_S[1] + load_gb / LOAD_GB_PER_S[0])
         warm_up = [
-            self._token_s(arm, cell).scaled(cell.max_concurrency * cell.output_len) for cell in self._cells.values()
+            self._token_s(arm, cell).scaled(len(cell.warmup_prompt_indices) * cell.output_len)
+            for cell in self._cells.values()
         ]
         return total([start, *warm_up])
 
@@ -198,7 +218,8 @@ class _Times:
         if measured is not None:
             return measured
         prompt_len = self._prompt_tokens.get(cell.dataset, PROMPT_TOKENS)
-        return self._roofline.token_s(arm.num_speculative_tokens, cell.max_concurrency, cell.output_len, prompt_len)
+        streams = cell.max_concurrency or OPEN_LOOP_STREAMS
+        return self._roofline.token_s(arm.num_speculative_tokens, streams, cell.output_len, prompt_len)
 
     @cached_property
     def _roofline(self) -> Roofline:

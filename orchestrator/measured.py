@@ -37,6 +37,8 @@ class Cell:
     e2e_s: "array[float]" = field(default_factory=lambda: array("d"))
     outputs: dict[tuple[str, str], "array[int]"] = field(default_factory=dict)
     """Of the opening visit where the baseline has two."""
+    _num_judged: int = 0
+    _num_saturated: int = 0
     _counted: list[int] = field(default_factory=lambda: [0, 0, 0])
     _accepted_per_pos: list[int] = field(default_factory=list)
     _has_counters: bool = False
@@ -45,6 +47,11 @@ class Cell:
     def scores(self) -> list[Score]:
         """By the objective, as `objective_value` says."""
         return self._others or self.throughputs
+
+    @property
+    def saturated_share(self) -> float | None:
+        """Of the blocks of an open loop that tell; None where none does."""
+        return self._num_saturated / self._num_judged if self._num_judged else None
 
     @property
     def counters(self) -> SpecCounters | None:
@@ -69,7 +76,7 @@ class Cell:
             value=math.log(block.output_tokens_per_s),
         )
         self.throughputs.append(throughput)
-        if rules.objective in ("tpot", "goodput"):
+        if rules.objective in ("tpot", "e2e", "goodput"):
             self._others.append(throughput._replace(value=objective_value(block, rules)))
         self.num_requests += block.num_requests
         self.output_tokens += block.output_tokens
@@ -78,6 +85,9 @@ class Cell:
         self.ttft_s.extend(block.ttft_s)
         self.tpot_s.extend(value for value in block.tpot_s if value is not None)
         self.e2e_s.extend(block.e2e_s)
+        if block.open_loop and block.open_loop.is_saturated is not None:
+            self._num_judged += 1
+            self._num_saturated += block.open_loop.is_saturated
         if block.counters:
             self._count(block.counters)
         key = throughput.block_id, throughput.node
@@ -123,6 +133,8 @@ def objective_value(block: BlockRecord, rules: SelectionRules) -> float:
     if rules.objective == "tpot":
         times = [value for value in block.tpot_s if value is not None]
         return -math.log(fmean(times)) if times else math.log(block.output_tokens_per_s)
+    if rules.objective == "e2e":
+        return -math.log(fmean(block.e2e_s))
     if rules.objective == "goodput" and rules.slo:
         return math.log((num_good_requests(block, rules.slo) + 0.5) / block.wall_s)
     return math.log(block.output_tokens_per_s)

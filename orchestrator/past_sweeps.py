@@ -26,7 +26,7 @@ def foresee(config: SweepConfig, plan: Plan, prompts: Mapping[str, PromptSet]) -
     """
     is_here = config.cluster.is_this_machine and config.hardware.memory_bandwidth_gb_per_s is None
     bandwidth = memory_bandwidth_gb_per_s() if is_here else None
-    return forecast(config, plan, _mean_lengths(prompts), read_past(config), bandwidth)
+    return forecast(config, plan, _mean_lengths(prompts), read_past(config), bandwidth, _log_spans(prompts))
 
 
 def read_past(config: SweepConfig) -> PastTimes:
@@ -67,3 +67,11 @@ def _mean_lengths(prompts: Mapping[str, PromptSet]) -> dict[str, float]:
         for name, found in prompts.items()
     }
     return {name: fmean(lengths) for name, lengths in counted.items() if lengths}
+
+
+def _log_spans(prompts: Mapping[str, PromptSet]) -> dict[str, float]:
+    arrivals = {
+        name: [prompt.arrival_s for prompt in found.prompts if prompt.arrival_s is not None]
+        for name, found in prompts.items()
+    }
+    return {name: max(times) - min(times) for name, times in arrivals.items() if times}

@@ -14,8 +14,8 @@ QUANTILES = (0.1, 0.9)
 LEAST_MARGIN = 0.1
 """A sweep on another day is not nearer to an earlier one than this, whatever its blocks agree on."""
 
-Key = tuple[str, int, str, int]
-"""Method, num_speculative_tokens, dataset, concurrency."""
+Key = tuple[str, int, str, str]
+"""Method, num_speculative_tokens, dataset, level of load."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class PastTimes:
     """Their ids."""
 
     def of(self, arm: Arm, cell: WorkloadCell) -> Range | None:
-        """A token's time; where this dataset was not measured, what the others at that k and concurrency span."""
-        same = self.token_s.get((arm.method, arm.num_speculative_tokens, cell.dataset, cell.max_concurrency))
+        """A token's time; where this dataset was not measured, what the others at that k and load span."""
+        same = self.token_s.get((arm.method, arm.num_speculative_tokens, cell.dataset, cell.level_label))
         return same or _span(
             times
-            for (method, k, _, streams), times in self.token_s.items()
-            if (method, k, streams) == (arm.method, arm.num_speculative_tokens, cell.max_concurrency)
+            for (method, k, _, level), times in self.token_s.items()
+            if (method, k, level) == (arm.method, arm.num_speculative_tokens, cell.level_label)
         )
 
 
@@ -50,7 +50,7 @@ def past_times(sweeps: Iterable[tuple[str, Plan, Iterable[BlockRecord], Iterable
         for block in blocks:
             arm, cell = arms.get(block.arm_id), cells.get(block.workload_id)
             if arm and cell and block.output_tokens:
-                key = (arm.method, arm.num_speculative_tokens, cell.dataset, cell.max_concurrency)
+                key = (arm.method, arm.num_speculative_tokens, cell.dataset, cell.level_label)
                 tokens[key].append(block.wall_s / block.output_tokens)
         overheads += [visit.wall_s - visit.blocks_s for visit in visits if visit.error is None and visit.num_blocks]
     return PastTimes(

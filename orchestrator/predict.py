@@ -11,6 +11,7 @@ from functools import cached_property
 from math import log, sqrt
 from typing import NamedTuple
 
+from orchestrator.config import Level
 from orchestrator.evidence import Noise, WorkloadEvidence
 from orchestrator.metrics import acceptance_length, add_counters, survival
 from orchestrator.step_time import Floats, Point, StepTime, roughness_weights
@@ -82,7 +83,7 @@ class Predictor:
 
     def _predict(self, workload: WorkloadEvidence, k: int) -> Prediction | None:
         tokens = self.tokens_per_step(workload.cell.dataset, k)
-        fit = self._fits.get(workload.cell.max_concurrency)
+        fit = self._fits.get(workload.cell.level)
         if tokens is None or fit is None:
             return None
         log_time, variance = fit.at(k, workload.cell.dataset, self._weights)
@@ -108,16 +109,16 @@ class Predictor:
         return 1 + sum(shares[:k]) if shares else None
 
     @cached_property
-    def _fits(self) -> Mapping[int, StepTime]:
+    def _fits(self) -> Mapping[Level, StepTime]:
         """Concurrency -> measured times per step; how many tokens each step gave is the arm's own count."""
-        points: dict[int, list[Point]] = {}
+        points: dict[Level, list[Point]] = {}
         for found in self.workloads:
             for arm in found.arms.values():
                 tokens = acceptance_length(arm.counters) if arm.counters else None
                 if tokens:
                     k, variance = arm.arm.num_speculative_tokens, self.noise.variance(arm.num_blocks)
                     point = Point(k, found.cell.dataset, log(tokens) - arm.mean, variance)
-                    points.setdefault(found.cell.max_concurrency, []).append(point)
+                    points.setdefault(found.cell.level, []).append(point)
         return {level: StepTime(found, self.largest_k) for level, found in points.items()}
 
     @cached_property

@@ -24,6 +24,7 @@ from orchestrator.records import (
     VisitTask,
     WorkloadCell,
 )
+from tasks.arrival import due_times_s
 from tasks.bandwidth import memory_bandwidth_gb_per_s
 from tasks.counters import EngineCounters, delta, read_counters
 from tasks.host import probe_node, profile_mismatch, take_normal_priority
@@ -116,6 +117,7 @@ class _Run:
             yield measured
 
     def _warm_up(self, server: VllmServer, target: Target, cell: WorkloadCell) -> None:
+        """All at once in an open loop."""
         begun = time.monotonic()
         before = _counters(target)
         load = _drive(server, target, self._pick(cell, cell.warmup_prompt_indices), cell)
@@ -149,7 +151,9 @@ class _Run:
         started_utc = datetime.now(UTC).isoformat()
         begun = time.monotonic()
         before, host_before = _counters(target), HostReading.take(server.pid)
-        load = _drive(server, target, self._pick(cell, block.prompt_indices), cell)
+        prompts = self._pick(cell, block.prompt_indices)
+        due_s = due_times_s(cell, block.index, [prompt for _, prompt in prompts])
+        load = _drive(server, target, prompts, cell, due_s)
         host = host_use(host_before, HostReading.take(server.pid))
         counters = _settled_delta(target, before, load)
         self.blocks_s += time.monotonic() - begun
@@ -191,6 +195,7 @@ class _Run:
             itl_s=summary.itl_s,
             output_sha256=summary.output_sha256,
             client_cpu_cores=load.client_cpu_cores,
+            open_loop=summary.open_loop,
             host=host,
             void_reason=summary.void_reason or contamination or crowded(self.task.hardware, host, load.wall_s),
         )
@@ -210,7 +215,7 @@ class _Run:
         drafted = tokens_per_draft(spec) if spec else None
         if arm.is_baseline:
             return f"the baseline drafted {drafted:.2f} tokens a step" if drafted else None
-        least, most = arm.k_range(cell.max_concurrency)
+        least, most = arm.k_range(cell.max_concurrency or arm.server.max_num_seqs)
         if drafted is None:
             return f"{arm.name} drafted nothing: the engine does not speculate" if least else None
         if not least * (1 - TOKENS_PER_DRAFT_TOLERANCE) <= drafted <= most * (1 + TOKENS_PER_DRAFT_TOLERANCE):
@@ -248,9 +253,15 @@ class _Run:
         return FinishedVisit(record=record, server_log=log)
 
 
-def _drive(server: VllmServer, target: Target, prompts: Sequence[tuple[int, Prompt]], cell: WorkloadCell) -> LoadResult:
+def _drive(
+    server: VllmServer,
+    target: Target,
+    prompts: Sequence[tuple[int, Prompt]],
+    cell: WorkloadCell,
+    due_s: Sequence[float] | None = None,
+) -> LoadResult:
     """The load; where a request failed because the engine died, its own words instead of a refused connection."""
-    load = run_load(target, prompts, cell)
+    load = run_load(target, prompts, cell, due_s)
     if any(request.error for request in load.requests):
         time.sleep(END_NOTICE_S)
         server.raise_if_ended()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from orchestrator.cluster_budget import over_budget
-from orchestrator.config import Fleet, Hardware, Search, SweepConfig
+from orchestrator.config import Dataset, Fleet, Hardware, Search, SweepConfig
 from orchestrator.errors import ConfigError
 from orchestrator.forecast import PROMPT_TOKENS, Forecast, forecast, typical_arms
 from orchestrator.past_times import PastTimes, past_times
@@ -189,7 +189,7 @@ def test_dataset_never_measured_before_is_like_the_others_at_its_concurrency() -
     times = {key: value for key, value in {**slow, **fast}.items() if key[2] == "code"}
     [cell] = [cell for cell in plan_of(config_of()).workloads if cell.name == "chat@c4"]
 
-    assert PastTimes(token_s=times).of(plan_of(config_of()).baseline, cell) == times["none", 0, "code", 4]
+    assert PastTimes(token_s=times).of(plan_of(config_of()).baseline, cell) == times["none", 0, "code", "c4"]
 
 
 def test_spread_of_past_blocks_is_the_range() -> None:
@@ -208,6 +208,29 @@ def test_visits_that_failed_say_nothing_of_a_servers_start() -> None:
     visit = Visit(id="v", arm=plan.baseline, phase="opening", node="a", attempt=1, block_ids=("b",))
 
     assert past_times([("s", plan, [], [finished(visit, error="died").record])]).overhead_s is None
+
+
+def test_open_loop_lasts_as_long_as_its_requests_take_to_arrive() -> None:
+    config = config_of(())
+    workload = config.workload.model_validate({"arrival": "poisson", "request_rate": [0.01], "num_blocks": 2})
+    slow = config.model_copy(update={"workload": workload})
+    num_requests = sum(len(block.requests) for block in plan_of(slow).blocks)
+
+    found = expected(slow)
+
+    assert found.baseline_s.low > num_requests / 0.01
+    assert found.baseline_s.high < 1.2 * num_requests / 0.01
+
+
+def test_log_lasts_as_long_as_it_did_or_its_share_at_another_speed() -> None:
+    config = config_of(())
+    datasets = {"code": Dataset(data_files="log.jsonl", arrival_field="time", turns="last")}
+    workload = config.workload.model_validate({"arrival": "log", "log_speed": [2.0], "num_blocks": 2})
+    replay = config.model_copy(update={"workload": workload, "datasets": datasets})
+
+    found = forecast(replay, plan_of(replay), {}, NO_PAST, log_s={"code": 100_000.0})
+
+    assert 50_000 < found.baseline_s.low < found.baseline_s.high < 51_000
 
 
 def test_searchs_own_budget_caps_the_estimate() -> None:

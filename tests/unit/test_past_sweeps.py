@@ -36,8 +36,8 @@ def test_sweep_of_another_name_counts(config: SweepConfig) -> None:
     assert found.sweeps == (measured.sweep_id,)
     assert found.overhead_s is not None
     assert set(found.token_s) == {
-        *(("dflash", k, "code", 1) for k in (1, 3, 7)),
-        ("none", 0, "code", 1),
+        *(("dflash", k, "code", "c1") for k in (1, 3, 7)),
+        ("none", 0, "code", "c1"),
     }
 
 
