@@ -61,6 +61,10 @@ class ArmMismatch(ServerError):
     """The running engine is not the configuration that was asked for."""
 
 
+class NodeInterrupted(OrchestratorError):
+    """The node is about to be taken away; what it did not measure is measured elsewhere."""
+
+
 class LoadFailed(OrchestratorError):
     """Requests failed, so the block says nothing about throughput."""
 

@@ -279,6 +279,8 @@ class VisitRecord(Strict):
     """File name under the sweep's logs/."""
     error: str | None = None
     """Why the visit ended early; its finished blocks count all the same."""
+    interrupted: bool = False
+    """It ended because the node is about to be taken away: no attempt at the arm, and no more visits there."""
 
 
 class SessionRecord(Strict):

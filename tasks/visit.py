@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from orchestrator.defects import refuse_known_defects, sampling_collapse
-from orchestrator.errors import ArmMismatch, LoadFailed, NodeUnavailable, OrchestratorError
+from orchestrator.errors import ArmMismatch, LoadFailed, NodeInterrupted, NodeUnavailable, OrchestratorError
 from orchestrator.metrics import tokens_per_draft
 from orchestrator.provenance import library_versions
 from orchestrator.records import (
@@ -24,6 +24,7 @@ from orchestrator.records import (
     VisitTask,
     WorkloadCell,
 )
+from tasks import notice
 from tasks.arrival import due_times_s
 from tasks.bandwidth import memory_bandwidth_gb_per_s
 from tasks.counters import EngineCounters, delta, read_counters
@@ -51,9 +52,10 @@ def run_visit(task: VisitTask, prompts: PromptsByDataset) -> Iterator[VisitEvent
     with tempfile.TemporaryDirectory(prefix="specsweep-visit-") as folder:
         run = _Run(task, prompts, Path(folder) / f"{task.visit.id}.log")
         try:
-            yield from run.measure()
+            with notice.under_way():
+                yield from run.measure()
         except OrchestratorError as error:
-            run.error = f"{type(error).__name__}: {error}"
+            run.fail(error)
         yield run.finished()
 
 
@@ -74,8 +76,19 @@ class _Run:
         self.engine_version: str | None = None
         self.node_info: NodeInfo | None = None
         self.error: str | None = None
+        self.interrupted = False
+
+    def fail(self, error: OrchestratorError) -> None:
+        """Why the visit ends early; an engine that had to end in time before the node does says nothing of its arm."""
+        knows_why = isinstance(error, NodeInterrupted | NodeUnavailable)
+        announced = None if knows_why else notice.announced()
+        if announced and announced.left_s < notice.NO_TIME_S:
+            error = NodeInterrupted(f"{announced}: what was under way is cut off")
+        self.interrupted = isinstance(error, NodeInterrupted)
+        self.error = f"{type(error).__name__}: {error}"
 
     def measure(self) -> Iterator[MeasuredBlock]:
+        _refuse_interrupted()
         take_normal_priority()
         self.node_info = probe_node().model_copy(update={"memory_bandwidth_gb_per_s": memory_bandwidth_gb_per_s()})
         mismatch = profile_mismatch(self.task.hardware, self.node_info)
@@ -90,7 +103,7 @@ class _Run:
             stop_grace_s=limits.stop_grace_s,
         )
         begun = time.monotonic()
-        with server:
+        with server, notice.ended_in_time(server.pid):
             server.wait_until_ready(timeout_s=limits.ready_timeout_s)
             self.server_start_s = time.monotonic() - begun
             self.engine_version = server.engine_version
@@ -112,6 +125,7 @@ class _Run:
             if cell.id not in warm:
                 self._warm_up(server, target, cell)
                 warm.add(cell.id)
+            _refuse_interrupted()
             measured = self._measure_block(server, target, cell, block)
             self.num_blocks += 1
             yield measured
@@ -249,8 +263,14 @@ class _Run:
             versions=library_versions(),
             server_log=self.log_path.name if log else None,
             error=self.error,
+            interrupted=self.interrupted,
         )
         return FinishedVisit(record=record, server_log=log)
+
+
+def _refuse_interrupted() -> None:
+    if announced := notice.announced():
+        raise NodeInterrupted(f"{announced}: no more blocks are taken here")
 
 
 def _drive(
