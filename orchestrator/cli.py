@@ -1,4 +1,4 @@
-"""The command line: `orchestrator sweep | plan | models | doctor | select | report | record | ...`."""
+"""The command line: `orchestrator sweep | plan | models | doctor | select | report | record | mirror | ...`."""
 
 import json
 import logging
@@ -131,7 +131,7 @@ def report(where: Where = None, results_dir: ResultsDir = Path("results")) -> No
 @app.command()
 def record(where: Where = None, results_dir: ResultsDir = Path("results"), tracking_uri: TrackingUri = None) -> None:
     """Bring MLflow in line with a sweep's folder, for example after it was down."""
-    from orchestrator.record import mirror
+    from orchestrator.record import mirror as record_in_mlflow
 
     found = find_sweep(results_dir, where)
     tracking = found.config().tracking
@@ -142,7 +142,7 @@ def record(where: Where = None, results_dir: ResultsDir = Path("results"), track
             f"{found.path / 'config.yaml'}: tracking.uri is null, so there is no MLflow to record in; "
             "name one with --tracking-uri"
         )
-    mirror(found.path, tracking)
+    record_in_mlflow(found.path, tracking)
     out.print(f"{found.sweep_id} is recorded in MLflow", highlight=False)
 
 
@@ -158,6 +158,14 @@ def export(
 
     for path in export_files(find_sweep(results_dir, where), arm, output):
         out.print(str(path), soft_wrap=True, highlight=False)
+
+
+@app.command()
+def example(results_dir: ResultsDir = Path("results")) -> None:
+    """Copy the shipped example, a measured demo sweep, to results/example: something to try select and report on."""
+    from orchestrator.example import copy_example
+
+    out.print(str(copy_example(results_dir)), soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -205,6 +213,25 @@ def break_even(
         sys.stdout.write(json.dumps([row.model_dump() for row in rows], indent=2) + "\n")
     else:
         out.print(break_even_table(rows, found.sweep_id, bool(profile)))
+
+
+@app.command()
+def mirror(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
+    """Fill cluster.aws.model_mirror with the files of the model and its drafters, from the hub or this machine's cache.
+
+    An object that is there already is left, never overwritten.
+    """
+    from tasks.model_files import fill_mirror
+
+    config = _compose(overrides, config_dir)
+    if config.cluster.model_mirror is None:
+        raise ConfigError(
+            "there is no mirror to fill; name one: cluster=aws cluster.aws.model_mirror=s3://BUCKET/PREFIX"
+        )
+    models = {config.model.target: config.model.revision}
+    models |= {drafter.model: drafter.revision for drafter in config.model.drafters.values()}
+    for uri in fill_mirror(models, config.cluster.model_mirror):
+        out.print(f"mirrored to {uri}", soft_wrap=True, highlight=False)
 
 
 def main() -> None:

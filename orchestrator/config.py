@@ -486,6 +486,11 @@ class Cluster(Strict):
     def is_this_machine(self) -> bool:
         return self.address is None and self.aws is None
 
+    @property
+    def model_mirror(self) -> str | None:
+        """Where nodes fetch models from in place of the hub; see Fleet."""
+        return self.aws.model_mirror if self.aws else None
+
     @field_validator("address")
     @classmethod
     def _explicit(cls, address: str | None) -> str | None:
@@ -537,23 +542,27 @@ class SweepConfig(Strict):
         return self
 
     @model_validator(mode="after")
-    def _open_loop_is_judged_by_latency(self) -> Self:
-        arrival = self.workload.arrival
+    def _open_loop_can_be_judged(self) -> Self:
+        faults = []
         if self.workload.is_open_loop and self.selection.objective in ("throughput", "cost"):
-            raise ValueError(
-                f"selection.objective={self.selection.objective} decides nothing with workload.arrival={arrival}: "
-                "every arm that keeps up gives the tokens/s that the requests ask for. Use selection.objective=tpot, "
-                "e2e, or goodput with selection.slo"
+            faults.append(
+                f"selection.objective={self.selection.objective} decides nothing, since every arm that keeps up gives "
+                "the tokens/s that the requests ask for: use selection=latency, or selection.objective=tpot, e2e, or "
+                "goodput with selection.slo"
             )
         if self.workload.is_open_loop and self.search.strategy == "adaptive":
-            raise ValueError(
-                f"search=adaptive predicts at a fixed concurrency, not with workload.arrival={arrival}; use search=grid"
-            )
-        for name, dataset in self.datasets.items():
-            if arrival == "log" and (dataset.arrival_field is None or dataset.num_prompts is not None):
+            faults.append("search=adaptive predicts at a fixed concurrency: use search=grid")
+        if faults:
+            raise ValueError(f"with workload.arrival={self.workload.arrival} {'; and '.join(faults)}")
+        return self
+
+    @model_validator(mode="after")
+    def _replay_has_a_whole_log(self) -> Self:
+        for name, dataset in self.datasets.items() if self.workload.arrival == "log" else ():
+            if dataset.arrival_field is None or dataset.num_prompts is not None:
                 raise ValueError(
                     f"workload.arrival=log replays datasets.{name} whole and at its own times: it needs "
-                    f"datasets.{name}.arrival_field, and no num_prompts"
+                    f"datasets.{name}.arrival_field, and no num_prompts; 'dataset@datasets=[request_log]' has both"
                 )
         return self
 

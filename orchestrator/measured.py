@@ -25,8 +25,8 @@ class Cell:
 
     throughputs: list[Score] = field(default_factory=list)
     """By ln(output tokens/s)."""
-    _others: list[Score] = field(default_factory=list)
-    """By another objective; empty where throughput is the objective."""
+    _others: list[Score] | None = None
+    """By another objective; None where throughput is the objective."""
     num_requests: int = 0
     output_tokens: int = 0
     wall_s: float = 0.0
@@ -46,7 +46,7 @@ class Cell:
     @property
     def scores(self) -> list[Score]:
         """By the objective, as `objective_value` says."""
-        return self._others or self.throughputs
+        return self.throughputs if self._others is None else self._others
 
     @property
     def saturated_share(self) -> float | None:
@@ -77,7 +77,10 @@ class Cell:
         )
         self.throughputs.append(throughput)
         if rules.objective in ("tpot", "e2e", "goodput"):
-            self._others.append(throughput._replace(value=objective_value(block, rules)))
+            value = objective_value(block, rules)
+            self._others = self._others or []
+            if value is not None:
+                self._others.append(throughput._replace(value=value))
         self.num_requests += block.num_requests
         self.output_tokens += block.output_tokens
         self.wall_s += block.wall_s
@@ -124,15 +127,15 @@ def fold(blocks: Iterable[BlockRecord], rules: SelectionRules) -> Folded:
     return folded
 
 
-def objective_value(block: BlockRecord, rules: SelectionRules) -> float:
+def objective_value(block: BlockRecord, rules: SelectionRules) -> float | None:
     """ln of what `selection.objective` asks for; more is better.
 
-    A block without a request of two tokens has no TPOT and counts by its throughput. Half a request is added to the
-    good ones, so that a block without any has a logarithm too.
+    None for a block without a TPOT: no request had two tokens, or all of them came in one chunk. Half a request is
+    added to the good ones, so that a block without any has a logarithm too.
     """
     if rules.objective == "tpot":
         times = [value for value in block.tpot_s if value is not None]
-        return -math.log(fmean(times)) if times else math.log(block.output_tokens_per_s)
+        return -math.log(mean) if times and (mean := fmean(times)) > 0 else None
     if rules.objective == "e2e":
         return -math.log(fmean(block.e2e_s))
     if rules.objective == "goodput" and rules.slo:

@@ -25,6 +25,7 @@ def collect_provenance(
         hardware={"profile": hardware.model_dump(mode="json"), "nodes": nodes},
         plan_id=plan_id,
         nodes_set_aside=dict(nodes_set_aside),
+        model_revisions={model: commit for visit in visits for model, commit in visit.model_revisions.items()},
     )
 
 

@@ -279,6 +279,11 @@ class VisitRecord(Strict):
     """File name under the sweep's logs/."""
     error: str | None = None
     """Why the visit ended early; its finished blocks count all the same."""
+    fetch_s: float | None = None
+    """To have the model files on the node, before everything else: neither in wall_s nor in server_start_s. None where
+    they are local."""
+    model_revisions: dict[str, str] = Field(default_factory=dict)
+    """Hugging Face id -> commit of the files that were served; without those that are local."""
     interrupted: bool = False
     """It ended because the node is about to be taken away: no attempt at the arm, and no more visits there."""
 
@@ -311,6 +316,10 @@ class VisitTask(Strict):
     server: Server
     workloads: dict[str, WorkloadCell]
     blocks: tuple[Block, ...]
+    model_revisions: dict[str, str] = Field(default_factory=dict)
+    """The sweep's commit of every model that comes from the hub."""
+    model_mirror: str | None = None
+    """s3://bucket/prefix to fetch models from in place of the hub."""
 
 
 class MeasuredBlock(Strict):

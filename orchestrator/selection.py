@@ -168,6 +168,8 @@ class Provenance(Strict):
     plan_id: str
     nodes_set_aside: dict[str, str] = Field(default_factory=dict)
     """Node -> why nothing that it measured counts."""
+    model_revisions: dict[str, str] = Field(default_factory=dict)
+    """Hugging Face id -> commit of the files that were served; without local ones."""
 
 
 class Selection(Strict):

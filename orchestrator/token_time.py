@@ -88,8 +88,8 @@ class Roofline:
 def read_gb(model: Model, num_tokens: int) -> float:
     """Weights that a step over `num_tokens` reads, 10^9 bytes. `model`'s weights must be known.
 
-    The whole checkpoint counts, though decoding reads no picture encoder and few rows of the input embeddings: less than
-    the bandwidth is uncertain by.
+    The whole checkpoint counts, though decoding reads no picture encoder and few rows of the input embeddings: that is
+    less than what is not known of the bandwidth.
     In a mixture of experts every token is supposed to choose its share of the weights independently of the others, so
     that n tokens leave (1 - share)^n of them untouched.
     """

@@ -31,6 +31,7 @@ from tasks.counters import EngineCounters, delta, read_counters
 from tasks.host import probe_node, profile_mismatch, take_normal_priority
 from tasks.host_use import HostReading, crowded, host_use
 from tasks.load import LoadResult, Target, run_load, summarise
+from tasks.model_files import fetch_models
 from tasks.server import VllmServer
 from tasks.server_log import thread_binding
 
@@ -66,8 +67,9 @@ class _Run:
         self.task = task
         self.prompts = prompts
         self.log_path = log_path
-        self.started = time.monotonic()
-        self.started_utc = datetime.now(UTC).isoformat()
+        self._start_clock()
+        self.fetch_s: float | None = None
+        self.model_revisions: dict[str, str] = {}
         self.server_start_s: float | None = None
         self.server_stop_s: float | None = None
         self.warmup_s = 0.0
@@ -89,6 +91,7 @@ class _Run:
 
     def measure(self) -> Iterator[MeasuredBlock]:
         _refuse_interrupted()
+        folders = self._fetch_models()
         take_normal_priority()
         self.node_info = probe_node().model_copy(update={"memory_bandwidth_gb_per_s": memory_bandwidth_gb_per_s()})
         mismatch = profile_mismatch(self.task.hardware, self.node_info)
@@ -101,6 +104,7 @@ class _Run:
             log_path=self.log_path,
             port=limits.port,
             stop_grace_s=limits.stop_grace_s,
+            folders=folders,
         )
         begun = time.monotonic()
         with server, notice.ended_in_time(server.pid):
@@ -113,6 +117,17 @@ class _Run:
             yield from self._blocks(server, target)
             begun = time.monotonic()
         self.server_stop_s = time.monotonic() - begun
+
+    def _fetch_models(self) -> dict[str, str]:
+        """Model -> folder. The visit's own time begins after it."""
+        models = fetch_models(self.task.visit.arm.server, self.task.model_revisions, self.task.model_mirror)
+        self.fetch_s, self.model_revisions = models.fetch_s, models.revisions
+        self._start_clock()
+        return models.folders
+
+    def _start_clock(self) -> None:
+        self.started = time.monotonic()
+        self.started_utc = datetime.now(UTC).isoformat()
 
     def _refuse_defects(self) -> None:
         for cell in self.task.workloads.values():
@@ -263,6 +278,8 @@ class _Run:
             versions=library_versions(),
             server_log=self.log_path.name if log else None,
             error=self.error,
+            fetch_s=self.fetch_s,
+            model_revisions=self.model_revisions,
             interrupted=self.interrupted,
         )
         return FinishedVisit(record=record, server_log=log)

@@ -268,12 +268,17 @@ def test_load_that_is_missing_or_does_nothing_is_refused(workload: dict[str, obj
 @pytest.mark.parametrize("objective", ["throughput", "cost"])
 def test_open_loop_is_not_judged_by_a_throughput_that_the_requests_fix(objective: str) -> None:
     hardware = {"name": "local", "usd_per_hour": 1}
-    with pytest.raises(ValidationError, match=r"decides nothing.*Use selection\.objective=tpot, e2e, or goodput"):
+    with pytest.raises(ValidationError, match=r"decides nothing.*use selection=latency, or .*tpot, e2e, or goodput"):
         open_loop(selection={"objective": objective}, hardware=hardware)
 
 
+def test_both_faults_of_an_open_loop_are_told_at_once() -> None:
+    with pytest.raises(ValidationError, match=r"decides nothing.*; and search=adaptive predicts"):
+        open_loop(search={"strategy": "adaptive"}, selection={})
+
+
 def test_search_that_predicts_at_a_concurrency_refuses_an_open_loop() -> None:
-    with pytest.raises(ValidationError, match=r"search=adaptive predicts at a fixed concurrency.*use search=grid"):
+    with pytest.raises(ValidationError, match=r"arrival=poisson search=adaptive predicts.*use search=grid"):
         open_loop(search={"strategy": "adaptive"})
 
 
