@@ -12,10 +12,10 @@ ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep plan select report ui test check format clean
+.PHONY: help setup sweep plan select report ui fleet-up fleet-status fleet-sweep fleet-down test check format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo '  Overrides go in ARGS, as Hydra writes them: make sweep ARGS="sweep=xeon_dflash workload.max_concurrency=[1,8]"'
 
 setup: $(VENV)/.installed ## Install orchestrator and engine into .venv
@@ -42,6 +42,18 @@ report: setup ## Write the newest sweep's report again
 
 ui: setup ## Open MLflow on http://127.0.0.1:5000
 	$(BIN)/mlflow server --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1 --port 5000 --workers 1
+
+fleet-up: setup ## Start machines on AWS, which end by themselves (docs/fleet.md)
+	$(BIN)/orchestrator fleet up $(ARGS)
+
+fleet-status: setup ## Show the fleet's nodes, cost so far and end
+	$(BIN)/orchestrator fleet status $(ARGS)
+
+fleet-sweep: setup ## Start a sweep on the fleet and say how to follow it
+	$(BIN)/orchestrator fleet sweep $(ARGS)
+
+fleet-down: setup ## Remove the fleet; results stay
+	$(BIN)/orchestrator fleet down $(ARGS)
 
 test: setup ## Run every test, the real engine's included
 	$(BIN)/pytest $(PYTEST_ARGS)
