@@ -29,8 +29,11 @@ def over_budget(config: SweepConfig, expected: Forecast, num_nodes: int) -> str 
             f"({hours.low:,.1f} machine-hours or more at ${config.hardware.usd_per_hour:g}); {TO_LOWER}"
         )
     if most.high > budget:
-        return (
-            f"cluster.budget_usd={budget:g}: the sweep is expected to cost {figures}, {where}; nothing ends it at the "
-            "budget but search.max_usd"
-        )
+        return f"cluster.budget_usd={budget:g}: the sweep is expected to cost {figures}, {where}; {_end(config)}"
     return None
+
+
+def _end(config: SweepConfig) -> str:
+    if config.cluster.aws is not None:
+        return "the fleet ends it at the budget, with what is measured kept"
+    return "nothing ends it at the budget but search.max_usd"

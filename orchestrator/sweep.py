@@ -38,9 +38,9 @@ RECORD_DEADLINE_S = 60.0
 RECORD_DEADLINE_AFTER_INTERRUPTION_S = 5.0
 
 
-def check_before_start(config: SweepConfig, plan: Plan, prompts: Mapping[str, PromptSet], console: Console) -> None:
+def check_before_start(config: SweepConfig, plan: Plan) -> int:
     """What can be known to fail before anything is made; of a cluster, that it answers and has a node (the rest the
-    nodes check for themselves). A budget that may not last is a warning.
+    nodes check for themselves). Returns the number of nodes.
 
     Raises:
         ConfigError or one of its kind, with what to change.
@@ -56,9 +56,7 @@ def check_before_start(config: SweepConfig, plan: Plan, prompts: Mapping[str, Pr
         from orchestrator.cluster import ray_cluster
 
         with ray_cluster(config.cluster, config.hardware) as nodes:
-            _check_budget(config, plan, prompts, max(1, len(nodes())), console)
-            return
-    _check_budget(config, plan, prompts, 1, console)
+            return max(1, len(nodes()))
     engine_command(plan.baseline.server)
     mismatch = profile_mismatch(config.hardware, probe_node())
     if mismatch:
@@ -67,6 +65,7 @@ def check_before_start(config: SweepConfig, plan: Plan, prompts: Mapping[str, Pr
         raise ConfigError(
             f"server.port={config.server.port} is in use on this machine; free it, or leave server.port null"
         )
+    return 1
 
 
 def _check_budget(
@@ -90,7 +89,7 @@ def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tup
     require_fit(config, memory_here(config))
     prompts = load_prompts(config)
     plan = plan_sweep(config, prompts)
-    check_before_start(config, plan, prompts, console)
+    _check_budget(config, plan, prompts, check_before_start(config, plan), console)
     with open_sweep(config, plan) as (sweep_dir, continues):
         ledger = sweep_dir.open_ledger()
         _announce(console, sweep_dir, ledger, plan, continues)
