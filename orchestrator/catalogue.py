@@ -9,7 +9,7 @@ from orchestrator.compose import compose, names_in
 from orchestrator.config import Drafter, Model, Strict
 from orchestrator.display import number
 from orchestrator.ids import canonical_json
-from orchestrator.memory import Fit, MemoryNeed, memory_need, weights_gb
+from orchestrator.memory import Fit, MemoryNeed, memory_need, server_memory_gb, weights_gb
 from tasks.host import probe_node
 
 FIT_TEXT: Mapping[Fit, str] = {"fits": "fits", "does not fit": "no", "unknown": "?"}
@@ -37,7 +37,8 @@ def read_catalogue(overrides: Sequence[str], config_dir: Path | None = None) -> 
     kv_cache_gib = compose(overrides, config_dir).server.kv_cache_gib
     hardware = [compose([f"hardware={name}"], config_dir).hardware for name in names_in("hardware", config_dir)]
     models = [compose([f"model={name}"], config_dir).model for name in names_in("model", config_dir)]
-    memory = {profile.name: profile.memory_gb or probe_node().memory_gb for profile in hardware}
+    here = probe_node().memory_gb
+    memory = {profile.name: server_memory_gb(profile, here) or here for profile in hardware}
     return Catalogue(
         kv_cache_gib=kv_cache_gib,
         entries=tuple(Entry(model=model, needs=_needs(model, memory, kv_cache_gib)) for model in models),

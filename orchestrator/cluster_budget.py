@@ -1,8 +1,11 @@
 """Whether a sweep may start under `cluster.budget_usd`. Pure."""
 
-from orchestrator.config import SweepConfig
+from collections.abc import Sequence
+
+from orchestrator.config import Cluster
 from orchestrator.errors import ConfigError
 from orchestrator.forecast import Forecast
+from orchestrator.token_time import total
 
 TO_LOWER = (
     "measure less (fewer values in speculation.num_speculative_tokens, workload.max_concurrency or datasets, lower "
@@ -10,30 +13,32 @@ TO_LOWER = (
 )
 
 
-def over_budget(config: SweepConfig, expected: Forecast, num_nodes: int) -> str | None:
+def over_budget(cluster: Cluster, parts: Sequence[tuple[Forecast, int]]) -> str | None:
     """A warning where the sweep may cost more than the budget; None where it cannot, or there is none.
+
+    Args:
+        parts: what is expected on each hardware profile, and its number of nodes.
 
     Raises:
         ConfigError: it costs more than the budget even if all goes fast.
     """
-    budget = config.cluster.budget_usd
-    least, most = expected.typical(num_nodes).usd, expected.at_most(num_nodes).usd
-    if budget is None or least is None or most is None:  # the configuration gives no budget without a price
+    budget = cluster.budget_usd
+    usual, most = [each.typical(nodes) for each, nodes in parts], [each.at_most(nodes) for each, nodes in parts]
+    costs, limits = [each.usd for each in usual if each.usd], [each.usd for each in most if each.usd]
+    if budget is None or len(costs) < len(parts):  # the configuration gives no budget without a price
         return None
-    hours = expected.typical(num_nodes).machine_h
-    where = f"on {num_nodes} node{'s' if num_nodes > 1 else ''}"
-    figures = f"${least.low:,.2f} to ${least.high:,.2f}, and at most ${most.high:,.2f}"
-    if least.low > budget:
-        raise ConfigError(
-            f"cluster.budget_usd={budget:g}: the sweep is expected to cost {figures}, {where} "
-            f"({hours.low:,.1f} machine-hours or more at ${config.hardware.usd_per_hour:g}); {TO_LOWER}"
-        )
-    if most.high > budget:
-        return f"cluster.budget_usd={budget:g}: the sweep is expected to cost {figures}, {where}; {_end(config)}"
-    return None
+    cost, limit, hours = total(costs), total(limits), total(each.machine_h for each in usual)
+    num_nodes = sum(nodes for _, nodes in parts)
+    figures = (
+        f"cluster.budget_usd={budget:g}: the sweep is expected to cost ${cost.low:,.2f} to ${cost.high:,.2f}, and at "
+        f"most ${limit.high:,.2f}, on {num_nodes} node{'s' if num_nodes > 1 else ''}"
+    )
+    if cost.low > budget:
+        raise ConfigError(f"{figures} ({hours.low:,.1f} machine-hours or more); {TO_LOWER}")
+    return f"{figures}; {_end(cluster)}" if limit.high > budget else None
 
 
-def _end(config: SweepConfig) -> str:
-    if config.cluster.aws is not None:
+def _end(cluster: Cluster) -> str:
+    if cluster.aws is not None:
         return "the fleet ends it at the budget, with what is measured kept"
     return "nothing ends it at the budget but search.max_usd"

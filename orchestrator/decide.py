@@ -47,8 +47,9 @@ def decide(
     folded: Folded = fold(blocks, config.selection)
     found = compare_cells(plan, folded.cells, config.selection)
     traffic = traffic_of(config.workload)
+    hardware = config.hardware
     workloads = select_workloads(
-        found, config.hardware.usd_per_hour, failures, dropped, spot_usd_per_hour=config.hardware.spot_usd_per_hour
+        found, hardware.usd_per_server_hour, failures, dropped, spot_usd_per_hour=hardware.spot_usd_per_server_hour
     )
     allowed = _allowed(found, traffic, workloads)
     must_gain = plan.baseline in _keeping_constraints(found, traffic, workloads)

@@ -70,11 +70,12 @@ class Forecast:
         return self._spending(self.num_arms, self.num_confirmations, num_nodes)
 
     def _spending(self, num_arms: int, num_confirmations: int, num_nodes: int) -> Spending:
-        rounds = [self.baseline_s.scaled(2), self.arm_s.scaled(ceil(num_arms / num_nodes))]
-        rounds.append(self.confirmation_s.scaled(ceil(num_confirmations / num_nodes)))
+        servers = num_nodes * self.hardware.servers_per_node
+        rounds = [self.baseline_s.scaled(2), self.arm_s.scaled(ceil(num_arms / servers))]
+        rounds.append(self.confirmation_s.scaled(ceil(num_confirmations / servers)))
         wall_h = total(rounds).scaled(1 / 3600)
         if self.max_node_hours is not None:
-            limit = self.max_node_hours / num_nodes
+            limit = self.max_node_hours / servers
             wall_h = Range(min(wall_h.low, limit), min(wall_h.high, limit))
         machine_h = wall_h.scaled(num_nodes)
         usd, spot_usd = (
@@ -225,6 +226,7 @@ class _Times:
     def _roofline(self) -> Roofline:
         model, method = self._config.model, self._config.speculation.method
         gb_per_s, (low, high) = (self._peak, OF_PEAK) if self._peak else (self._copied or 0, OF_COPIES)
+        gb_per_s /= self._config.hardware.servers_per_node
         return Roofline(model, model.drafters.get(method), method, Range(low * gb_per_s, high * gb_per_s))
 
     def _require_roofline(self) -> None:

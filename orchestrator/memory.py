@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from orchestrator.config import Drafter, Model, Strict, SweepConfig
+from orchestrator.config import Drafter, Hardware, Model, Strict, SweepConfig
 from orchestrator.errors import ConfigError
 
 GIB_IN_GB = 2**30 / 1e9
@@ -68,7 +68,13 @@ def memory_need(model: Model, drafter: Drafter | None, kv_cache_gib: float, memo
 def need_of(config: SweepConfig, memory_gb: float | None = None) -> MemoryNeed:
     """The largest server of a sweep. `memory_gb` is what the node was found to have, where its profile does not say."""
     drafter = config.model.drafters.get(config.speculation.method)
-    return memory_need(config.model, drafter, config.server.kv_cache_gib, config.hardware.memory_gb or memory_gb)
+    return memory_need(config.model, drafter, config.server.kv_cache_gib, server_memory_gb(config.hardware, memory_gb))
+
+
+def server_memory_gb(hardware: Hardware, found_gb: float | None = None) -> float | None:
+    """What one server may take: of a node with a server per NUMA node its share. `found_gb` is the whole node's."""
+    node_gb = hardware.memory_gb or found_gb
+    return None if node_gb is None else node_gb / hardware.servers_per_node
 
 
 def require_fit(config: SweepConfig, memory_gb: float | None = None) -> MemoryNeed:

@@ -71,7 +71,7 @@ def _print_forecast(
     out.print(forecast_table(expected))
     out.print(basis_text(expected), highlight=False, markup=False)
     try:
-        warning = over_budget(config, expected, num_nodes=expected.num_nodes or 1)
+        warning = over_budget(config.cluster, [(expected, expected.num_nodes or 1)])
     except ConfigError as error:
         warning = f"`sweep` would refuse to start: {error}"
     if warning:

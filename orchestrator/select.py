@@ -70,7 +70,7 @@ def select_workloads(
     """One result per workload of the plan.
 
     Args:
-        usd_per_hour: price of one node on demand, or None where it is not known; `spot_usd_per_hour` likewise.
+        usd_per_hour: price of one server on demand, or None where it is not known; `spot_usd_per_hour` likewise.
         failures: arm id -> why its last visit failed; quoted where the arm has no figure.
         dropped: (arm id, workload id) -> why the search measured the arm no further there; quoted likewise.
     """

@@ -104,7 +104,7 @@ def test_what_is_larger_than_the_machine_does_not_fit(catalogue: Catalogue) -> N
 
 
 def test_table_has_a_row_a_model_and_a_column_a_profile(catalogue: Catalogue) -> None:
-    console = Console(width=120, no_color=True)
+    console = Console(width=200, no_color=True)
     with console.capture() as captured:
         console.print(catalogue_table(catalogue))
 

@@ -1,11 +1,12 @@
 """What a sweep is expected to take: visits times their length, from the roofline or from earlier sweeps."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from orchestrator.cluster_budget import over_budget
-from orchestrator.config import Dataset, Fleet, Hardware, Search, SweepConfig
+from orchestrator.config import Cluster, Dataset, Fleet, Hardware, Search, SweepConfig
 from orchestrator.errors import ConfigError
 from orchestrator.forecast import PROMPT_TOKENS, Forecast, forecast, typical_arms
 from orchestrator.past_times import PastTimes, past_times
@@ -33,7 +34,7 @@ def config_of(
     strategy: str = "grid",
     parameters_billion: float | None = 8.0,
     budget_usd: float | None = None,
-    **hardware: float,
+    **hardware: Any,
 ) -> SweepConfig:
     base = make_config(grid, datasets=("code", "chat"), concurrencies=(1, 4))
     prices = {"usd_per_hour": 3.6, "memory_mt_per_s": 6400, "memory_channels": 8}
@@ -244,11 +245,11 @@ def test_budget_below_the_lower_end_refuses_with_numbers_and_what_to_lower() -> 
     with pytest.raises(
         ConfigError, match=r"budget_usd=5: .* \$10.00 to \$10.00, and at most \$12.00, on 1 node .*lower"
     ):
-        over_budget(config_of(budget_usd=5), flat(3600), num_nodes=1)
+        over_budget(Cluster(budget_usd=5), [(flat(3600), 1)])
 
 
 def test_budget_between_the_ends_warns() -> None:
-    warning = over_budget(config_of(budget_usd=11), flat(3600), num_nodes=1)
+    warning = over_budget(Cluster(budget_usd=11), [(flat(3600), 1)])
 
     assert warning is not None
     assert "nothing ends it at the budget" in warning
@@ -256,12 +257,26 @@ def test_budget_between_the_ends_warns() -> None:
 
 @pytest.mark.parametrize("budget_usd", [None, 12.5])
 def test_budget_above_the_upper_end_says_nothing(budget_usd: float | None) -> None:
-    assert over_budget(config_of(budget_usd=budget_usd), flat(3600), num_nodes=1) is None
+    assert over_budget(Cluster(budget_usd=budget_usd), [(flat(3600), 1)]) is None
 
 
 def test_more_nodes_may_break_a_budget_that_one_keeps() -> None:
     with pytest.raises(ConfigError, match="on 4 nodes"):
-        over_budget(config_of(budget_usd=12.5), flat(3600), num_nodes=4)
+        over_budget(Cluster(budget_usd=12.5), [(flat(3600), 4)])
+
+
+def test_several_kinds_of_hardware_share_the_budget() -> None:
+    assert over_budget(Cluster(budget_usd=20.5), [(flat(3600), 1)]) is None
+    with pytest.raises(ConfigError, match=r"\$20.00 to \$20.00, and at most \$24.00, on 2 nodes"):
+        over_budget(Cluster(budget_usd=19.5), [(flat(3600), 1), (flat(3600), 1)])
+
+
+def test_servers_of_a_nodes_numa_nodes_share_the_arms_and_the_bandwidth() -> None:
+    whole, shared = expected(config_of()), expected(config_of(numa_nodes=2, server_per="numa_node"))
+
+    assert shared.baseline_s.low > whole.baseline_s.low
+    assert "at 51 to 164 GB/s" in shared.basis[0]
+    assert shared.at_most(1).usd is not None
 
 
 def test_budget_without_a_price_is_refused() -> None:
