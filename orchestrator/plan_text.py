@@ -8,15 +8,11 @@ from rich.table import Table
 
 from orchestrator.cluster_budget import over_budget
 from orchestrator.config import SweepConfig
-<<<<<<< HEAD
 from orchestrator.deploy import recommend_commands
-from orchestrator.errors import HubUnavailable
-=======
 from orchestrator.errors import ConfigError, HubUnavailable
 from orchestrator.forecast_text import basis_text, forecast_table
 from orchestrator.memory import require_fit
 from orchestrator.past_sweeps import foresee
->>>>>>> main
 from orchestrator.plan import Plan, PromptSet, plan_sweep, prompt_sets
 from orchestrator.policies import policy_for
 from orchestrator.policy import num_measurements
