@@ -168,7 +168,10 @@ def _arms(config: SweepConfig) -> tuple[Arm, ...]:
 def _arm(config: SweepConfig, method: str, k: int, settings: Mapping[str, str | int | bool]) -> Arm:
     server = config.server
     fields: dict[str, object] = {
+        "launcher": server.launcher,
         "command": server.command,
+        "image": server.image,
+        "url": server.url,
         "target": config.model.target,
         "revision": config.model.revision,
         "dtype": config.model.dtype,

@@ -65,6 +65,9 @@ class ServerSpec(Strict):
     extra_args: tuple[str, ...]
     env: dict[str, str]
     max_num_batched_tokens: int | None = None
+    launcher: str = "process"
+    image: str | None = None
+    url: str | None = None
     tensor_parallel_size: int = 1
     server_per: Literal["node", "numa_node"] = "node"
     reserved_cores: int = 0
