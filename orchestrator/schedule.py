@@ -133,10 +133,12 @@ class _EndLost(FIFOScheduler):
             ray.kill(trial.temporary_state.ray_actor)
 
 
-def run_visits(drives: Sequence[Drive], prompts: Mapping[str, PromptSet], nodes: LiveNodes) -> None:
+def run_visits(
+    drives: Sequence[Drive], prompts: Mapping[str, PromptSet], nodes: LiveNodes, trial: type[VisitTrial] = VisitTrial
+) -> None:
     """Run visits until no sweep has one left. Needs a connected Ray, and its `nodes` (see `cluster.ray_cluster`).
 
-    The sweeps measure the same `prompts`: they go to each node once.
+    The sweeps measure the same `prompts`: they go to each node once. `trial` is what runs a visit on its node.
     """
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C must end the sweep at once: the ledger has it all
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = MAX_PENDING
@@ -148,7 +150,7 @@ def run_visits(drives: Sequence[Drive], prompts: Mapping[str, PromptSet], nodes:
     # A worker that died is the board's to report; Tune would add a traceback of its own insides.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     trainable = tune.with_parameters(
-        VisitTrial,
+        trial,
         sweeps={drive.config.name: (drive.config, drive.board.plan, drive.revisions) for drive in drives},
         prompts={name: found.prompts for name, found in prompts.items()},
     )
@@ -157,14 +159,14 @@ def run_visits(drives: Sequence[Drive], prompts: Mapping[str, PromptSet], nodes:
     hardware = {drive.config.name: drive.config.hardware for drive in drives}
     with tempfile.TemporaryDirectory(prefix="specsweep-tune-") as storage, _own_error(to_boards):
         Tuner(
-            tune.with_resources(trainable, lambda trial: _whole_slot(hardware[trial["sweep"]], trial["ray_node_id"])),
+            tune.with_resources(trainable, lambda given: _whole_slot(hardware[given["sweep"]], given["ray_node_id"])),
             tune_config=TuneConfig(
                 search_alg=VisitSearch(drives, nodes),
                 scheduler=_EndLost(by_name, nodes),
                 num_samples=-1,
                 reuse_actors=True,
-                trial_name_creator=lambda trial: trial.trial_id,
-                trial_dirname_creator=lambda trial: trial.trial_id,
+                trial_name_creator=lambda started: started.trial_id,
+                trial_dirname_creator=lambda started: started.trial_id,
             ),
             run_config=RunConfig(
                 name=drives[0].config.name,
