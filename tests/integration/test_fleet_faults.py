@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from orchestrator.policy import unclosed_nodes
+from orchestrator.records import BlockRecord
 from orchestrator.sweep_dir import newest_sweep
 from tests.integration.hosts import Host, Hosts, hosts, wait_until, why_not
 from tests.integration.sweeping import Ended, Sandbox, measured_twice, sandbox, slow, small
@@ -56,15 +57,22 @@ def require_whole(fleet: Hosts, ended: Ended, name: str) -> None:
     assert servers(fleet) == []
 
 
-def has_errors(box: Sandbox, node: str) -> bool:
-    return any(visit.node == node and visit.error for visit in box.ledger_on_disk().visits())
+def blocks(box: Sandbox, name: str) -> list[BlockRecord]:
+    sweep = newest_sweep(box.path / "results", name)
+    return list(sweep.ledger().blocks()) if sweep else []
+
+
+def has_errors(box: Sandbox, name: str, node: str) -> bool:
+    sweep = newest_sweep(box.path / "results", name)
+    return sweep is not None and any(visit.node == node and visit.error for visit in sweep.ledger().visits())
 
 
 def test_two_sweeps_share_the_nodes_of_a_cluster(fleet: Hosts, box: Sandbox) -> None:
     names = ("one", "other")
     running = [fleet.sweep(*arguments(name, step_ms=5), host="driver") for name in names]
-    for name, sweep in zip(names, running, strict=True):
-        require_whole(fleet, sweep.wait(), name)
+    ended = [sweep.wait() for sweep in running]
+    for name, each in zip(names, ended, strict=True):
+        require_whole(fleet, each, name)
 
 
 def test_visit_of_a_node_that_hangs_goes_elsewhere_and_its_server_ends_when_it_goes_on(
@@ -75,7 +83,7 @@ def test_visit_of_a_node_that_hangs_goes_elsewhere_and_its_server_ends_when_it_g
     running.until(lambda: b.processes(SERVER) != [])
     b.stop_all()
     stopped = time.monotonic()
-    running.until(lambda: has_errors(box, "b"), timeout_s=40)
+    running.until(lambda: has_errors(box, "hangs", "b"), timeout_s=40)
     assert time.monotonic() - stopped < 30
     b.go_on()
     wait_until(lambda: b.processes(SERVER) == [], timeout_s=40)
@@ -85,20 +93,20 @@ def test_visit_of_a_node_that_hangs_goes_elsewhere_and_its_server_ends_when_it_g
 
 def test_killed_driver_leaves_no_server_on_any_node_and_the_same_command_continues(fleet: Hosts, box: Sandbox) -> None:
     running = fleet.sweep(*arguments("killed"), host="driver")
-    running.until(lambda: box.num_ledger_lines() >= 2)
+    running.until(lambda: len(blocks(box, "killed")) >= 2)
     [driver] = fleet["driver"].processes("orchestrator sweep")
     driver.kill()
     running.wait()
     wait_until(lambda: servers(fleet) == [], timeout_s=30)
-    kept = box.ledger().blocks()
+    kept = blocks(box, "killed")
     require_whole(fleet, fleet.sweep(*arguments("killed"), host="driver").wait(), "killed")
-    assert box.ledger().blocks()[: len(kept)] == kept
+    assert blocks(box, "killed")[: len(kept)] == kept
 
 
 def test_sweep_whose_head_dies_ends_soon_and_continues_under_a_new_head(fleet: Hosts, box: Sandbox) -> None:
     head, nodes = fleet["head"], [fleet["a"], fleet["b"]]
     running = fleet.sweep(*arguments("headless"), host="driver")
-    running.until(lambda: box.num_ledger_lines() >= 2)
+    running.until(lambda: len(blocks(box, "headless")) >= 2)
     head.die()
     died = time.monotonic()
     ended = running.wait()
@@ -106,14 +114,14 @@ def test_sweep_whose_head_dies_ends_soon_and_continues_under_a_new_head(fleet: H
     assert ended.exit_code == 3, ended
     assert "the same command continues" in ended.stderr
     wait_until(lambda: servers(fleet) == [], timeout_s=40)
-    kept = box.ledger().blocks()
+    kept = blocks(box, "headless")
 
     head.boot_again()
     fleet.start_head(head)
     for host in (fleet["driver"], *nodes):
         restart(fleet, host)
     require_whole(fleet, fleet.sweep(*arguments("headless"), host="driver").wait(), "headless")
-    assert box.ledger().blocks()[: len(kept)] == kept
+    assert blocks(box, "headless")[: len(kept)] == kept
 
 
 def restart(fleet: Hosts, host: Host) -> None:
