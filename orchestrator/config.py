@@ -4,8 +4,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from orchestrator.methods import METHODS, Method
+
 PositiveInt = Annotated[int, Field(ge=1)]
-Method = Literal["none", "dflash"]
 
 
 class Strict(BaseModel):
@@ -91,12 +92,22 @@ class Dataset(Strict):
 
 
 class Speculation(Strict):
+    """One method with its grid of k; what the method itself is, says `methods.py`."""
+
     method: Method
     num_speculative_tokens: tuple[PositiveInt, ...] = ()
     extra: dict[str, JsonValue] = {}
     """Other keys of vLLM's speculative_config, passed on unchanged."""
     allow_beyond_block: bool = False
-    """Measure k above the drafter's block_size - 1 all the same: the engine takes it silently."""
+    """Measure k above what the drafter's block takes all the same: the engine takes it silently."""
+    # Of one method each; None leaves it to vLLM.
+    prompt_lookup_max: PositiveInt | None = None
+    prompt_lookup_min: PositiveInt | None = None
+    suffix_decoding_max_tree_depth: PositiveInt | None = None
+    suffix_decoding_max_cached_requests: Annotated[int, Field(ge=0)] | None = None
+    suffix_decoding_max_spec_factor: Annotated[float, Field(ge=0)] | None = None
+    suffix_decoding_min_token_prob: Annotated[float, Field(ge=0, le=1)] | None = None
+    dspark_draft_topk: PositiveInt | None = None
 
     @field_validator("num_speculative_tokens", mode="before")
     @classmethod
@@ -109,10 +120,29 @@ class Speculation(Strict):
             raise ValueError(f"method {self.method!r} needs at least one value in num_speculative_tokens")
         if len(set(self.num_speculative_tokens)) != len(self.num_speculative_tokens):
             raise ValueError(f"num_speculative_tokens repeats a value: {list(self.num_speculative_tokens)}")
-        taken = {"method", "model", "num_speculative_tokens"} & self.extra.keys()
-        if taken:
-            raise ValueError(f"extra must not set {sorted(taken)}: they have keys of their own")
+        taken = type(self).model_fields.keys() | {"model"}
+        if taken & self.extra.keys():
+            raise ValueError(f"extra must not set {sorted(taken & self.extra.keys())}: they have keys of their own")
         return self
+
+    @model_validator(mode="after")
+    def _parameters_are_the_methods_own(self) -> Self:
+        for owner in METHODS.values():
+            foreign = [key for key in owner.parameters if getattr(self, key) is not None and owner.name != self.method]
+            if foreign:
+                raise ValueError(
+                    f"{', '.join(foreign)}: only method {owner.name!r} reads it, but method is {self.method!r}; "
+                    f"of several methods one alone is set as speculation.{owner.name}.{foreign[0]}=VALUE"
+                )
+        low, high = self.prompt_lookup_min, self.prompt_lookup_max
+        if low and high and low > high:
+            raise ValueError(f"prompt_lookup_min={low} must be at most prompt_lookup_max={high}")
+        return self
+
+    @property
+    def parameters(self) -> dict[str, JsonValue]:
+        """The method's own keys of vLLM's speculative_config, as far as they are set."""
+        return {key: value for key in METHODS[self.method].parameters if (value := getattr(self, key)) is not None}
 
 
 class Workload(Strict):
@@ -174,6 +204,8 @@ class Server(Strict):
     """VLLM_CPU_OMP_THREADS_BIND, for example `0-31` or `nobind`; None leaves it to vLLM."""
     extra_args: tuple[str, ...] = ()
     env: dict[str, str] = {}
+    patches: tuple[str, ...] = ()
+    """Named repairs of known engine defects, applied inside the engine by a plugin: see defects.py and docs/methods.md."""
     ready_timeout_s: float = Field(default=900, gt=0)
     stop_grace_s: float = Field(default=10, gt=0)
 
@@ -329,7 +361,8 @@ class SweepConfig(Strict):
     hardware: Hardware
     model: Model
     datasets: dict[str, Dataset] = Field(min_length=1)
-    speculation: Speculation
+    speculation: tuple[Speculation, ...]
+    """One method, or several that are each compared with the same baseline; a single one may be written without list."""
     workload: Workload
     server: Server = Server()
     space: Space = Space()
@@ -354,6 +387,28 @@ class SweepConfig(Strict):
             )
         return self
 
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """The speculation methods of the sweep, without `none`, the simplest first."""
+        named = {each.method for each in self.speculation if each.method != "none"}
+        return tuple(sorted(named, key=lambda method: METHODS[method].simplicity))
+
+    @field_validator("speculation", mode="before")
+    @classmethod
+    def _one_or_many_methods(cls, value: object) -> object:
+        return value if isinstance(value, list | tuple) else (value,)
+
+    @field_validator("speculation")
+    @classmethod
+    def _no_method_twice(cls, value: tuple[Speculation, ...]) -> tuple[Speculation, ...]:
+        if not value:
+            raise ValueError("needs a method; `none` measures the baseline alone")
+        methods = [each.method for each in value]
+        for method in methods:
+            if methods.count(method) > 1:
+                raise ValueError(f"names method {method!r} twice; put all its k in one num_speculative_tokens")
+        return value
+
     @field_validator("datasets")
     @classmethod
     def _plain_names(cls, datasets: dict[str, Dataset]) -> dict[str, Dataset]:
@@ -370,6 +425,6 @@ class SweepConfig(Strict):
                 f"search=adaptive predicts over num_speculative_tokens alone and cannot search {axes}; "
                 "use search=optuna, or search=grid to measure every combination"
             )
-        if axes and self.speculation.method == "none":
+        if axes and not self.methods:
             raise ValueError(f"{axes}: only arms with speculation vary, but speculation.method is 'none'")
         return self

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from orchestrator.records import Arm, ServerSpec
 from orchestrator.selection import Recommendation
 from tasks.demo import resolve_model
-from tasks.server_command import is_local, serve_arguments
+from tasks.server_command import is_local, plugins, serve_arguments
 
 IMAGE = "vllm/vllm-openai-cpu"
 PORT = "8000"
@@ -60,7 +60,8 @@ def _serve(spec: ServerSpec, config: dict[str, JsonValue] | None) -> list[str]:
 
 def _environment(spec: ServerSpec) -> dict[str, str]:
     bind = {"VLLM_CPU_OMP_THREADS_BIND": spec.omp_threads_bind} if spec.omp_threads_bind else {}
-    return {"VLLM_CPU_KVCACHE_SPACE": f"{spec.kv_cache_gib:g}", **bind, **spec.env}
+    patched = {"VLLM_PLUGINS": plugins(spec)} if spec.patches else {}
+    return {"VLLM_CPU_KVCACHE_SPACE": f"{spec.kv_cache_gib:g}", **bind, **spec.env, **patched}
 
 
 def _docker_run(

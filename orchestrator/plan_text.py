@@ -11,6 +11,7 @@ from orchestrator.plan import Plan, PromptSet, plan_sweep
 from orchestrator.policies import policy_for
 from orchestrator.policy import num_measurements
 from orchestrator.records import Arm, Message, Prompt
+from tasks.preflight import refuse_plan
 from tasks.prompts import load_prompt_set, tokenizer_count, use_cache_without_network
 from tasks.server_command import serve_arguments
 
@@ -22,6 +23,7 @@ def print_plan(config: SweepConfig, out: Console, err: Console) -> None:
     prompt fits.
     """
     plan = plan_sweep(config, _prompts(config, err))
+    refuse_plan(config, plan)
     out.print(_arms(plan))
     out.print(_workloads(plan))
     policy = policy_for(config)

@@ -5,7 +5,7 @@ position of a longer draft, pooled over concurrency. The time is regressed on k 
 datasets: a Gaussian process, so that its margin grows with the distance from what was measured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log, sqrt
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from orchestrator.evidence import Noise, WorkloadEvidence
 from orchestrator.metrics import acceptance_length, add_counters, survival
+from orchestrator.records import Arm
 from orchestrator.step_time import Floats, Point, StepTime, roughness_weights
 
 CALIBRATION_WEIGHT = 6
@@ -38,14 +39,28 @@ class PredictionError(NamedTuple):
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts from the arms measured so far."""
+    """Predicts the arms of one method from those of it measured so far: methods share neither survival nor costs."""
 
     workloads: tuple[WorkloadEvidence, ...]
+    """With the arms of this method alone."""
     noise: Noise
     largest_k: int
-    """Of the plan; what k is a share of."""
+    """Of the method in the plan; what k is a share of."""
     order: tuple[str, ...]
-    """Arm ids in the order they were measured."""
+    """The method's arm ids in the order they were measured."""
+
+    @classmethod
+    def of_method(
+        cls, method: str, arms: Sequence[Arm], workloads: Sequence[WorkloadEvidence], noise: Noise, order: Sequence[str]
+    ) -> "Predictor":
+        """`arms` are those of the plan, `order` the measured ones; both of any method."""
+        own = {arm.id: arm for arm in arms if arm.method == method}
+        return cls(
+            workloads=tuple(_only(found, own) for found in workloads),
+            noise=noise,
+            largest_k=max(arm.num_speculative_tokens for arm in own.values()),
+            order=tuple(arm_id for arm_id in order if arm_id in own),
+        )
 
     def predict(self, workload: WorkloadEvidence, k: int) -> Prediction | None:
         """None where no arm with at least `k` tokens was measured on the dataset, or none at that concurrency."""
@@ -125,5 +140,5 @@ class Predictor:
         return roughness_weights(list(self._fits.values()))
 
 
-def _only(found: WorkloadEvidence, arm_ids: Sequence[str]) -> WorkloadEvidence:
+def _only(found: WorkloadEvidence, arm_ids: Collection[str]) -> WorkloadEvidence:
     return replace(found, arms={arm_id: arm for arm_id, arm in found.arms.items() if arm_id in arm_ids})

@@ -52,7 +52,7 @@ def sweep_params(evidence: Evidence) -> dict[str, str]:
             "model": config.model.name,
             "target": config.model.target,
             "dtype": config.model.dtype,
-            "method": config.speculation.method,
+            "method": ", ".join(config.methods) or "none",
             "arms": ", ".join(arm.name for arm in plan.arms),
             "datasets": ", ".join(config.datasets),
             "max_concurrency": ", ".join(map(str, config.workload.max_concurrency)),

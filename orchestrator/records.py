@@ -49,6 +49,8 @@ class ServerSpec(Strict):
     extra_args: tuple[str, ...]
     env: dict[str, str]
     max_num_batched_tokens: int | None = None
+    patches: tuple[str, ...] = ()
+    """Repairs that the engine is started with, by name."""
 
 
 class Arm(Strict):
@@ -239,6 +241,8 @@ class VisitRecord(Strict):
     node_info: NodeInfo | None = None
     thread_binding: str | None = None
     """What vLLM logs of its OpenMP threads and the CPUs they are bound to."""
+    engine_patches: tuple[str, ...] = ()
+    """Repairs that the engine's log says are applied."""
     versions: dict[str, str] | None = None
     """Of Python and the libraries that this visit's process ran with."""
     server_log: str | None = None

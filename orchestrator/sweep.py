@@ -4,14 +4,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 
 from rich.console import Console
 
 from orchestrator.board import Board
 from orchestrator.config import SweepConfig
 from orchestrator.decide import decide
-from orchestrator.defects import refuse_known_defects
 from orchestrator.deploy import recommend_commands
 from orchestrator.errors import ConfigError, NodeUnavailable, SweepFailed
 from orchestrator.ledger import Ledger, LedgerView
@@ -27,6 +25,7 @@ from orchestrator.report import write_report
 from orchestrator.selection import Selection
 from orchestrator.sweep_dir import SweepDir, open_sweep
 from tasks.host import probe_node, profile_mismatch
+from tasks.preflight import refuse_plan
 from tasks.server_command import engine_command
 from tasks.server_http import can_bind
 
@@ -41,8 +40,7 @@ def check_before_start(config: SweepConfig, plan: Plan) -> None:
     Raises:
         ConfigError or one of its kind, with what to change.
     """
-    for arm in plan.arms:
-        refuse_known_defects(_engine_version(config), arm.method, config.workload.temperature)
+    refuse_plan(config, plan)
     if config.cluster.address is not None:
         from orchestrator.cluster import ray_cluster
 
@@ -189,12 +187,3 @@ def _what_is_missing(plan: Plan, ledger: LedgerView, sweep_dir: SweepDir) -> str
         f"What was measured is in {sweep_dir.path}; the same command tries the rest again"
     )
 
-
-def _engine_version(config: SweepConfig) -> str | None:
-    """Of the engine in this environment; None where another one will serve, which then reports its own."""
-    if config.server.command is not None or config.cluster.address is not None:
-        return None
-    try:
-        return version("vllm")
-    except PackageNotFoundError:
-        return None

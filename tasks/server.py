@@ -18,13 +18,14 @@ from typing import Any, Self
 
 from pydantic import JsonValue
 
+from orchestrator.engine import Engine
 from orchestrator.errors import ArmMismatch, EngineNotFound, PortTaken, ServerCrashed, ServerError, ServerNotReady
 from orchestrator.records import ServerSpec
 from tasks.demo import resolve_model
 from tasks.guard import GuardedProcess
 from tasks.server_command import openmp_library, server_argv, server_env
 from tasks.server_http import HOST, Answer, ask, can_bind, free_port
-from tasks.server_log import RunningEngine, last_line, running_engine, useful_line
+from tasks.server_log import RunningEngine, applied_patches, has_triton, last_line, running_engine, useful_line
 
 READY_POLL_S = 0.2
 REQUEST_TIMEOUT_S = 10.0
@@ -115,6 +116,15 @@ class VllmServer:
         stated = answer.status == 200 and isinstance(answer.body, dict) and "version" in answer.body
         return str(answer.body["version"]) if stated else None
 
+    def running_engine(self) -> Engine:
+        """What the running engine tells of itself; an empty version where it does not.
+
+        A Triton that it uses on CPUs has the CPU backend.
+        """
+        logged = running_engine(self.log_path, self._log_start) is not None
+        backends = {"cpu"} if logged and has_triton(self.log_path, self._log_start) else set()
+        return Engine(version=self.engine_version or "", triton_backends=frozenset(backends))
+
     def wait_until_ready(self, *, timeout_s: float) -> float:
         """Wait until /health and a real one-token completion answer.
 
@@ -166,6 +176,8 @@ class VllmServer:
         running = running_engine(self.log_path, self._log_start)
         if running is not None:
             pairs |= _logged_pairs(self.spec, self.model_path, self.speculative_config, running)
+        if self.spec.patches:
+            pairs["patches"] = (tuple(sorted(self.spec.patches)), applied_patches(self.log_path, self._log_start))
         wrong = [f"{key}: wanted {want!r} but got {got!r}" for key, (want, got) in pairs.items() if want != got]
         if wrong:
             raise ArmMismatch(
@@ -246,7 +258,9 @@ def _logged_pairs(
     if running.speculation_stated:
         wanted = speculative_config or {}
         pairs["method"] = (wanted.get("method"), running.method)
-        pairs["drafter"] = (wanted.get("model"), running.drafter)
+        # A target that drafts with layers of its own is its own drafter.
+        own = model_path if running.method == "mtp" or wanted.get("method") == "dspark" else None
+        pairs["drafter"] = (wanted.get("model") or own, running.drafter)
         pairs["num_speculative_tokens"] = (wanted.get("num_speculative_tokens"), running.num_speculative_tokens)
     return pairs
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.defects import refuse_known_defects, sampling_collapse
 from orchestrator.errors import ArmMismatch, LoadFailed, NodeUnavailable, OrchestratorError
+from orchestrator.methods import METHODS
 from orchestrator.metrics import tokens_per_draft
 from orchestrator.provenance import library_versions
 from orchestrator.records import (
@@ -29,8 +30,9 @@ from tasks.counters import EngineCounters, delta, read_counters
 from tasks.host import probe_node, profile_mismatch, take_normal_priority
 from tasks.host_use import HostReading, crowded, host_use
 from tasks.load import LoadResult, Target, run_load, summarise
+from tasks.preflight import refuse_arm
 from tasks.server import VllmServer
-from tasks.server_log import thread_binding
+from tasks.server_log import applied_patches, thread_binding
 
 TOKENS_PER_DRAFT_TOLERANCE = 0.02
 COUNTERS_TIMEOUT_S = 10.0
@@ -81,6 +83,8 @@ class _Run:
         if mismatch:
             raise NodeUnavailable(mismatch)
         limits, arm = self.task.server, self.task.visit.arm
+        temperatures = [cell.temperature for cell in self.task.workloads.values()]
+        refuse_arm(arm, temperatures)
         server = VllmServer(
             arm.server,
             name=self.task.visit.id,
@@ -94,15 +98,12 @@ class _Run:
             self.server_start_s = time.monotonic() - begun
             self.engine_version = server.engine_version
             server.verify_configuration()
-            self._refuse_defects()
+            for temperature in temperatures:
+                refuse_known_defects(server.running_engine(), arm.method, temperature, arm.server.patches)
             target = Target(base_url=server.base_url, api_key=server.api_key, model=server.model_name)
             yield from self._blocks(server, target)
             begun = time.monotonic()
         self.server_stop_s = time.monotonic() - begun
-
-    def _refuse_defects(self) -> None:
-        for cell in self.task.workloads.values():
-            refuse_known_defects(self.engine_version, self.task.visit.arm.method, cell.temperature)
 
     def _blocks(self, server: VllmServer, target: Target) -> Iterator[MeasuredBlock]:
         warm: set[str] = set()
@@ -211,6 +212,8 @@ class _Run:
         if arm.is_baseline:
             return f"the baseline drafted {drafted:.2f} tokens a step" if drafted else None
         least, most = arm.k_range(cell.max_concurrency)
+        if not METHODS[arm.method].drafts_exactly:
+            least = 0  # it drafts what it finds, at most k
         if drafted is None:
             return f"{arm.name} drafted nothing: the engine does not speculate" if least else None
         if not least * (1 - TOKENS_PER_DRAFT_TOLERANCE) <= drafted <= most * (1 + TOKENS_PER_DRAFT_TOLERANCE):
@@ -241,6 +244,7 @@ class _Run:
             engine_version=self.engine_version,
             node_info=self.node_info,
             thread_binding=thread_binding(self.log_path) if log else None,
+            engine_patches=applied_patches(self.log_path) if log else (),
             versions=library_versions(),
             server_log=self.log_path.name if log else None,
             error=self.error,
