@@ -1,5 +1,6 @@
 """The command line: `orchestrator sweep | plan | select | report | record`."""
 
+import json
 import logging
 import os
 import shlex
@@ -40,6 +41,15 @@ Overrides = Annotated[
 ConfigDir = Annotated[Path | None, typer.Option(help="A folder with your own hardware/, model/, dataset/ ... files")]
 Where = Annotated[str | None, typer.Argument(help="A sweep's folder or name; the latest if not given", metavar="SWEEP")]
 ResultsDir = Annotated[Path, typer.Option(help="The folder that holds the sweeps")]
+Survival = Annotated[
+    str | None,
+    typer.Option(help="Share of drafts accepted up to each position, of a drafter to price: 0.86,0.78,0.70"),
+]
+AcceptanceLength = Annotated[
+    str | None,
+    typer.Option(help="Or only its acceptance length and the k that it was published for: 6.93@15", metavar="LENGTH@K"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="For scripts")]
 TrackingUri = Annotated[str | None, typer.Option(help="Another MLflow than the one the sweep was configured with")]
 
 
@@ -97,6 +107,67 @@ def record(where: Where = None, results_dir: ResultsDir = Path("results"), track
         )
     mirror(found.path, tracking)
     out.print(f"{found.sweep_id} is recorded in MLflow", highlight=False)
+
+
+@app.command()
+def export(
+    where: Where = None,
+    results_dir: ResultsDir = Path("results"),
+    arm: Annotated[str | None, typer.Option(help="Another arm than the recommended one, for example dflash-k7")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder to write to; deploy/ in the sweep's if not given")] = None,
+) -> None:
+    """Write what platforms take: a vLLM config file, a Compose file, a systemd unit, a Kubernetes Deployment."""
+    from orchestrator.export import export_files
+
+    for path in export_files(find_sweep(results_dir, where), arm, output):
+        out.print(str(path), soft_wrap=True, highlight=False)
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(help="A sweep's folder or name", metavar="A")],
+    second: Annotated[str, typer.Argument(help="The one it is compared with", metavar="B")],
+    results_dir: ResultsDir = Path("results"),
+    as_json: AsJson = False,
+) -> None:
+    """Two sweeps on the workloads they share: which arms became faster or slower, with intervals.
+
+    For another engine version, instance type or drafter. Blocks with the same prompts are compared in pairs.
+    """
+    from orchestrator.compare_text import compare_folders, print_comparison
+
+    a, b = find_sweep(results_dir, first), find_sweep(results_dir, second)
+    compared = compare_folders(a, b)
+    if as_json:
+        sys.stdout.write(compared.model_dump_json(indent=2) + "\n")
+    else:
+        print_comparison(compared, a.sweep_id, b.sweep_id, out)
+
+
+@app.command("break-even")
+def break_even(
+    where: Where = None,
+    results_dir: ResultsDir = Path("results"),
+    survival: Survival = None,
+    acceptance_length: AcceptanceLength = None,
+    as_json: AsJson = False,
+) -> None:
+    """The acceptance length below which speculation loses on a sweep's hardware, per k and concurrency.
+
+    With another drafter's published acceptance it predicts that drafter's speedup here, without running it.
+    """
+    from orchestrator.break_even import break_evens
+    from orchestrator.break_even_text import break_even_table, parse_profile
+    from orchestrator.measured import fold
+
+    found = find_sweep(results_dir, where)
+    profile = parse_profile(survival, acceptance_length)
+    cells = fold(found.ledger().valid_blocks(), found.config().selection).cells
+    rows = break_evens(found.plan(), cells, profile)
+    if as_json:
+        sys.stdout.write(json.dumps([row.model_dump() for row in rows], indent=2) + "\n")
+    else:
+        out.print(break_even_table(rows, found.sweep_id, bool(profile)))
 
 
 def main() -> None:

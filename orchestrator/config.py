@@ -2,11 +2,13 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_serializer, field_validator, model_validator
 
 from orchestrator.methods import METHODS, Method
 
 PositiveInt = Annotated[int, Field(ge=1)]
+IMAGE = r"^[a-z0-9][A-Za-z0-9._:/@-]*$"
+"""A container image: registry/repository:tag or @sha256:digest."""
 
 
 class Strict(BaseModel):
@@ -35,8 +37,13 @@ class Hardware(Strict):
     node_tolerance: float | None = Field(default=0.15, gt=0, lt=1)
     """Share by which a node's baseline may be slower than the fleet's before the node is set aside (its probed memory
     bandwidth by twice that). None: no node is ever set aside."""
+    instance_type: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")
+    """EC2's name of this kind of node, which `fleet up` starts; None: a machine of your own."""
     usd_per_hour: float | None = Field(default=None, gt=0)
+    """What an hour costs on demand."""
+    spot_usd_per_hour: float | None = Field(default=None, gt=0)
     usd_per_hour_date: str | None = None
+    """Of both prices."""
     usd_per_hour_source: str | None = None
 
     @property
@@ -205,7 +212,7 @@ class Server(Strict):
     extra_args: tuple[str, ...] = ()
     env: dict[str, str] = {}
     patches: tuple[str, ...] = ()
-    """Named repairs of known engine defects, applied inside the engine by a plugin: see defects.py and docs/methods.md."""
+    """Named repairs of known engine defects, applied inside the engine by a plugin: see docs/methods.md."""
     ready_timeout_s: float = Field(default=900, gt=0)
     stop_grace_s: float = Field(default=10, gt=0)
 
@@ -332,7 +339,75 @@ class SelectionRules(Strict):
         return self
 
 
+class FleetSize(Strict):
+    """Workers of one hardware profile."""
+
+    desired_size: Annotated[int, Field(ge=0)]
+    max_size: PositiveInt
+
+    @model_validator(mode="after")
+    def _desired_within_maximum(self) -> Self:
+        if self.desired_size > self.max_size:
+            raise ValueError(f"desired_size must be at most max_size={self.max_size}, but got {self.desired_size}")
+        return self
+
+
+class Fleet(Strict):
+    """Machines on AWS that `orchestrator fleet` makes, keeps for a while and removes: a head, and one Auto Scaling
+    group of workers a hardware profile."""
+
+    name: str = Field(default="specsweep", pattern=r"^[a-z][a-z0-9-]{0,23}$")
+    """Prefix of everything's name, and the value of its tag `specsweep:fleet`."""
+    region: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")
+    availability_zones: tuple[Annotated[str, Field(pattern=r"^[a-z0-9-]+$")], ...] = ()
+    """Empty: the first two of the region."""
+    vpc_cidr: str = Field(default="10.42.0.0/16", pattern=r"^[0-9.]+/[0-9]+$")
+    head_instance_type: str = Field(default="m7i.large", pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")
+    head_volume_gb: PositiveInt = 100
+    head_image: str = Field(pattern=IMAGE)
+    """Container image of the driver, MLflow and Ray's head, in any registry that the nodes reach."""
+    worker_image: str = Field(pattern=IMAGE)
+    sizes: dict[str, FleetSize] = Field(min_length=1)
+    """Hardware profile -> its workers; `default` stands for every profile that is not named."""
+    on_demand_base: Annotated[int, Field(ge=0)] = 0
+    """Workers of a group that are on demand before any is spot."""
+    spot_percentage: Annotated[int, Field(ge=0, le=100)] = 0
+    """Of the workers above on_demand_base."""
+    worker_volume_gb: PositiveInt = 200
+    ttl_hours: float = Field(gt=0)
+    """The lease: how long after `fleet up`, or after a running sweep's last renewal, the workers end by themselves."""
+    max_hours: float = Field(gt=0)
+    """No renewal goes beyond this age of the fleet; the head shuts itself down then."""
+    fixed_usd_per_hour: float = Field(ge=0)
+    """What the fleet costs without workers: head, NAT gateway, addresses."""
+    release_at_end: bool = True
+    """The end of a sweep scales the workers to zero."""
+    model_mirror: str | None = Field(default=None, pattern=r"^s3://[a-z0-9.-]+(/[A-Za-z0-9._/-]*)?$")
+    """Model files in S3, s3://BUCKET/PREFIX; None: nodes fetch from the Hugging Face hub."""
+    results_bucket: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")
+    """Bucket to make for results; None: named after the fleet and the account."""
+    mlflow_allowed_hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9.*:-]+$")], ...] = ()
+    """Names besides loopback and the head's own address by which MLflow may be asked."""
+    secrets_version: PositiveInt = 1
+    """One more makes the next `fleet up` replace Ray's token and MLflow's password."""
+    endpoint: str | None = Field(default=None, pattern=r"^https?://[A-Za-z0-9.:-]+$")
+    """An emulation of AWS (moto) instead of AWS."""
+
+    @model_validator(mode="after")
+    def _lease_within_lifetime(self) -> Self:
+        if self.ttl_hours > self.max_hours:
+            raise ValueError(f"ttl_hours must be at most max_hours={self.max_hours:g}, but got {self.ttl_hours:g}")
+        return self
+
+    def size_of(self, profile: str) -> FleetSize | None:
+        return self.sizes.get(profile) or self.sizes.get("default")
+
+
 class Cluster(Strict):
+    aws: Fleet | None = None
+    """The fleet that the nodes belong to; None: they are somebody else's to start and end."""
+    budget_usd: float | None = Field(default=None, gt=0)
+    """What machines may cost; None: no limit."""
     address: str | None = None
     """HOST:PORT of a running Ray's GCS; None starts a fresh Ray on this machine for the sweep."""
     auth_mode: Literal["disabled", "token"] = "disabled"
@@ -362,7 +437,7 @@ class SweepConfig(Strict):
     model: Model
     datasets: dict[str, Dataset] = Field(min_length=1)
     speculation: tuple[Speculation, ...]
-    """One method, or several that are each compared with the same baseline; a single one may be written without list."""
+    """Each method is compared with the same baseline; a single one is written without a list."""
     workload: Workload
     server: Server = Server()
     space: Space = Space()
@@ -397,6 +472,10 @@ class SweepConfig(Strict):
     @classmethod
     def _one_or_many_methods(cls, value: object) -> object:
         return value if isinstance(value, list | tuple) else (value,)
+
+    @field_serializer("speculation")
+    def _without_list(self, value: tuple[Speculation, ...]) -> Speculation | tuple[Speculation, ...]:
+        return value if len(value) > 1 else value[0]
 
     @field_validator("speculation")
     @classmethod

@@ -16,6 +16,7 @@ from orchestrator.recommend import batch_size_schedules, crossovers, static_arm
 from orchestrator.records import Arm, BlockRecord
 from orchestrator.select import select_workloads
 from orchestrator.selection import Confirmation, Crossover, Drift, Mix, Schedule, WorkloadResult
+from orchestrator.why import explain
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def decide(
     if recommended == plan.baseline and not must_gain:
         reason = f"{reason}; it breaks a constraint itself, and no other setting is known to keep them"
     return Decided(
-        workloads=workloads,
+        workloads=explain(plan, folded.cells, workloads),
         schedules=batch_size_schedules(plan, workloads),
         crossovers=crossovers(workloads),
         mixes=mixed,

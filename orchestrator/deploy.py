@@ -22,14 +22,13 @@ def recommend_commands(arm: Arm, engine_version: str | None, reason: str) -> Rec
     memory to NUMA nodes, the host's IPC gives its processes shared memory.
     """
     spec = arm.server
-    config = local_speculative_config(spec)
-    environment = _environment(spec)
-    assignments = " ".join([*_preload(spec), *(f"{name}={shlex.quote(value)}" for name, value in environment.items())])
+    environment = [f"{name}={shlex.quote(value)}" for name, value in environment_of(spec).items()]
+    serve = shlex.join(["vllm", "serve", *serve_command(spec), "--port", PORT])
     return Recommendation(
         arm=arm.name,
-        speculative_config=config,
-        vllm_serve=f"{assignments} {shlex.join(['vllm', 'serve', *_serve(spec, config), '--port', PORT])}",
-        docker_run=_docker_run(spec, config, environment, engine_version),
+        speculative_config=local_speculative_config(spec),
+        vllm_serve=" ".join([*_preload(spec), *environment, serve]),
+        docker_run=_docker_run(spec, engine_version),
         reason=reason,
     )
 
@@ -53,33 +52,38 @@ def _resolved(model: str) -> str:
     return str(Path(found).expanduser().absolute()) if is_local(found) else found
 
 
-def _serve(spec: ServerSpec, config: dict[str, JsonValue] | None) -> list[str]:
+def serve_command(spec: ServerSpec) -> list[str]:
+    """What follows `vllm serve`, the model first; host and port are the platform's."""
     target = _resolved(spec.target)
+    config = local_speculative_config(spec)
     return [target, *serve_arguments(spec, model_path=target, speculative_config=config), *spec.extra_args]
 
 
-def _environment(spec: ServerSpec) -> dict[str, str]:
+def local_models(spec: ServerSpec) -> list[str]:
+    """Folders that a container must be given."""
+    # An empty path would count as the working folder.
+    models = [_resolved(spec.target), str((local_speculative_config(spec) or {}).get("model", ""))]
+    return [model for model in models if model and is_local(model)]
+
+
+def image_of(engine_version: str | None) -> str:
+    """The container image of that engine. Wheels are called 0.32.0+cpu, which a tag cannot be."""
+    return f"{IMAGE}:v{engine_version.partition('+')[0]}" if engine_version else f"{IMAGE}:latest"
+
+
+def environment_of(spec: ServerSpec) -> dict[str, str]:
+    """Of the engine, besides what the platform gives it."""
     bind = {"VLLM_CPU_OMP_THREADS_BIND": spec.omp_threads_bind} if spec.omp_threads_bind else {}
     patched = {"VLLM_PLUGINS": plugins(spec)} if spec.patches else {}
     return {"VLLM_CPU_KVCACHE_SPACE": f"{spec.kv_cache_gib:g}", **bind, **spec.env, **patched}
 
 
-def _docker_run(
-    spec: ServerSpec,
-    config: dict[str, JsonValue] | None,
-    environment: dict[str, str],
-    engine_version: str | None,
-) -> str:
-    # An empty path would count as the working folder.
-    models = [model for model in (_resolved(spec.target), str((config or {}).get("model", ""))) if model]
+def _docker_run(spec: ServerSpec, engine_version: str | None) -> str:
     flags = [
         *("docker", "run", "--rm", "--ipc=host", "--cap-add=SYS_NICE", "--security-opt", "seccomp=unconfined"),
         *("-p", f"127.0.0.1:{PORT}:{PORT}"),
-        *(part for name, value in environment.items() for part in ("-e", f"{name}={value}")),
-        *(part for path in models if is_local(path) for part in ("-v", f"{path}:{path}:ro")),
+        *(part for name, value in environment_of(spec).items() for part in ("-e", f"{name}={value}")),
+        *(part for path in local_models(spec) for part in ("-v", f"{path}:{path}:ro")),
     ]
     cache = f'-v "$HOME/.cache/huggingface:{CACHE_IN_IMAGE}"'  # not quoted with the rest: the shell fills in $HOME
-    # Wheels are called 0.32.0+cpu, which a tag cannot be.
-    tag = "v" + engine_version.partition("+")[0] if engine_version else "latest"
-    image = f"{IMAGE}:{tag}"
-    return f"{shlex.join(flags)} {cache} {shlex.join([image, *_serve(spec, config)])}"
+    return f"{shlex.join(flags)} {cache} {shlex.join([image_of(engine_version), *serve_command(spec)])}"

@@ -69,6 +69,14 @@ class TrackingFailed(OrchestratorError):
     """MLflow could not be brought in line with a sweep's folder; what was measured is not touched by that."""
 
 
+class ArtifactsFailed(OrchestratorError):
+    """Files could not be brought to S3 or fetched from there whole."""
+
+
+class UnsafeName(OrchestratorError):
+    """Data from elsewhere names a file that this tool would not."""
+
+
 class ClusterLost(OrchestratorError):
     """The Ray that was started for the sweep died under it."""
 

@@ -28,6 +28,7 @@ class Cell:
     _others: list[Score] = field(default_factory=list)
     """By another objective; empty where throughput is the objective."""
     num_requests: int = 0
+    output_tokens: int = 0
     wall_s: float = 0.0
     num_good: int = 0
     """Requests that meet every limit of `selection.slo`; 0 without one."""
@@ -39,6 +40,11 @@ class Cell:
     _counted: list[int] = field(default_factory=lambda: [0, 0, 0])
     _accepted_per_pos: list[int] = field(default_factory=list)
     _has_counters: bool = False
+
+    @property
+    def num_decoded(self) -> int:
+        """Output tokens but the first of each request, which prefill gives."""
+        return self.output_tokens - self.num_requests
 
     @property
     def scores(self) -> list[Score]:
@@ -71,6 +77,7 @@ class Cell:
         if rules.objective in ("tpot", "goodput"):
             self._others.append(throughput._replace(value=objective_value(block, rules)))
         self.num_requests += block.num_requests
+        self.output_tokens += block.output_tokens
         self.wall_s += block.wall_s
         self.num_good += num_good_requests(block, rules.slo) if rules.slo else 0
         self.ttft_s.extend(block.ttft_s)

@@ -99,7 +99,10 @@ class OptunaSearch(WholeArms):
 
 @dataclass(frozen=True)
 class _Axis:
-    """What varies from arm to arm: the method, k or a server key. Numbers count by their rank, since grids are rarely even."""
+    """What varies from arm to arm: the method, k or a server key.
+
+    Numbers count by their rank, since grids are rarely even.
+    """
 
     key: str
     choices: tuple[str, ...]

@@ -11,8 +11,9 @@ from functools import cached_property
 from math import log, sqrt
 from typing import NamedTuple
 
-from orchestrator.evidence import Noise, WorkloadEvidence
-from orchestrator.metrics import acceptance_length, add_counters, survival
+from orchestrator.evidence import ArmEvidence, Noise, WorkloadEvidence
+from orchestrator.methods import METHODS
+from orchestrator.metrics import add_counters
 from orchestrator.records import Arm
 from orchestrator.step_time import Floats, Point, StepTime, roughness_weights
 
@@ -105,22 +106,12 @@ class Predictor:
 
     def tokens_per_step(self, dataset: str, k: int) -> float | None:
         """1 + the first k survivals of the shortest measured draft of at least `k`, over all concurrencies."""
-        parts: dict[int, list[WorkloadEvidence]] = {}
+        parts: dict[int, list[ArmEvidence]] = {}
         for found in self.workloads:
             for arm in found.arms.values() if found.cell.dataset == dataset else ():
                 if arm.arm.num_speculative_tokens >= k and arm.counters:
-                    parts.setdefault(arm.arm.num_speculative_tokens, []).append(found)
-        if not parts:
-            return None
-        nearest = min(parts)
-        counters = add_counters(
-            arm.counters
-            for found in parts[nearest]
-            for arm in found.arms.values()
-            if arm.arm.num_speculative_tokens == nearest and arm.counters
-        )
-        shares = counters and survival(counters)
-        return 1 + sum(shares[:k]) if shares else None
+                    parts.setdefault(arm.arm.num_speculative_tokens, []).append(arm)
+        return _tokens_per_step(parts[min(parts)], k) if parts else None
 
     @cached_property
     def _fits(self) -> Mapping[int, StepTime]:
@@ -128,7 +119,7 @@ class Predictor:
         points: dict[int, list[Point]] = {}
         for found in self.workloads:
             for arm in found.arms.values():
-                tokens = acceptance_length(arm.counters) if arm.counters else None
+                tokens = _tokens_per_step([arm], None)
                 if tokens:
                     k, variance = arm.arm.num_speculative_tokens, self.noise.variance(arm.num_blocks)
                     point = Point(k, found.cell.dataset, log(tokens) - arm.mean, variance)
@@ -138,6 +129,23 @@ class Predictor:
     @cached_property
     def _weights(self) -> Floats:
         return roughness_weights(list(self._fits.values()))
+
+
+def _tokens_per_step(arms: Sequence[ArmEvidence], k: int | None) -> float | None:
+    """Of the first `k` positions (None: all) of what `arms`, all of one method, drafted.
+
+    A method that drafts only what it finds takes steps that `num_drafts` does not count: each step but a request's
+    first gives one token and what was accepted, so they follow from the tokens.
+    """
+    counters = add_counters(arm.counters for arm in arms if arm.counters)
+    if counters is None:
+        return None
+    accepted, steps = counters.num_accepted_tokens, counters.num_drafts
+    if not all(METHODS[arm.arm.method].drafts_exactly for arm in arms):
+        steps = sum(arm.num_decoded for arm in arms if arm.counters) - accepted
+    if k is not None:
+        accepted = sum(counters.num_accepted_tokens_per_pos[:k])
+    return 1 + accepted / steps if steps > 0 else None
 
 
 def _only(found: WorkloadEvidence, arm_ids: Collection[str]) -> WorkloadEvidence:

@@ -282,6 +282,9 @@ def _decided_figures(result: ArmResult) -> dict[str, float | None]:
         **_interval("speedup", result.speedup),
         "acceptance_length": result.acceptance_length,
         "acceptance_rate": result.acceptance_rate,
+        "step_s": result.step_s,
+        "break_even_acceptance_length": result.break_even_acceptance_length,
+        "predicted_speedup": result.predicted_speedup,
         "usd_per_million_output_tokens": result.usd_per_million_output_tokens,
         "outputs_match_baseline": result.outputs_match_baseline,
     }

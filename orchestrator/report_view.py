@@ -21,6 +21,7 @@ from orchestrator.report_tables import (
     title_of,
     validity_tables,
 )
+from orchestrator.report_why import step_table
 from orchestrator.selection import Selection, WorkloadResult
 from orchestrator.time_split import TimeSplit, time_split
 from orchestrator.validity import Unstable, failed_visits, unstable_nodes, void_blocks
@@ -31,6 +32,7 @@ class WorkloadView:
     anchor: str
     title: str
     decision: DecisionRow
+    why: str | None
     plots: Sequence[Plot]
     tables: Sequence[TableView]
 
@@ -165,11 +167,17 @@ def _workload_view(workload: WorkloadResult, has_prices: bool) -> WorkloadView:
         throughput_plot(workload, f"{anchor}-throughput", title),
         survival_plot(workload, f"{anchor}-survival", title),
     ]
-    tables = [throughput_table(workload, has_prices), latency_table(workload), survival_table(workload)]
+    tables = [
+        throughput_table(workload, has_prices),
+        latency_table(workload),
+        step_table(workload),
+        survival_table(workload),
+    ]
     return WorkloadView(
         anchor=anchor,
         title=title,
         decision=decision_row(workload),
+        why=workload.why,
         plots=[plot for plot in plots if plot],
         tables=[table for table in tables if table],
     )

@@ -17,7 +17,7 @@ _MTP_BY_DEFAULT = frozenset({"dots3_note", "ernie4_5_moe", "longcat_flash", "ste
 
 
 def refuse_unrunnable(arm: Arm, engine: Engine, temperatures: Iterable[float]) -> None:
-    """Raise ConfigError with the engine's own words where `engine` is known not to take `arm`, or to serve it wrongly."""
+    """Raise ConfigError, in the engine's words, where `engine` is known to refuse `arm` or to serve it wrongly."""
     entry = METHODS[arm.method]
     for refusal in entry.refusals:
         if refusal.applies(engine):
@@ -32,12 +32,12 @@ def refuse_checkpoints(
     arm: Arm, engine: Engine | None, target: CheckpointConfig | None, drafter: CheckpointConfig | None
 ) -> None:
     """Raise ConfigError where the checkpoints do not fit the method or each other; None: config.json is not at hand."""
-    if arm.method == "mtp" and drafter is None and target is not None and not _has_mtp(target):
-        if engine is not None and engine.is_in(MTP_VERSIONS):
-            raise ConfigError(
-                f"{_refused(arm, engine)}: Unsupported speculative method: 'mtp'; {arm.server.target} has no layers "
-                "for multi-token prediction; choose another speculation"
-            )
+    lacks_mtp = arm.method == "mtp" and drafter is None and target is not None and not _has_mtp(target)
+    if lacks_mtp and engine is not None and engine.is_in(MTP_VERSIONS):
+        raise ConfigError(
+            f"{_refused(arm, engine)}: Unsupported speculative method: 'mtp'; {arm.server.target} has no layers "
+            "for multi-token prediction; choose another speculation"
+        )
     if drafter is None:
         return
     is_dflash2 = "DFlash2DraftModel" in _architectures(drafter)
@@ -75,7 +75,9 @@ def _require_package(arm: Arm, entry: MethodEntry, engine: Engine) -> None:
     if found is None:
         raise ConfigError(f"{_refused(arm, engine)}: {entry.without_package}; install it into the engine's environment")
     if found != wanted:
-        raise ConfigError(f"{arm.name}: {entry.package} is what vLLM asks for, but the engine's environment has {found}")
+        raise ConfigError(
+            f"{arm.name}: {entry.package} is what vLLM asks for, but the engine's environment has {found}"
+        )
 
 
 def _require_patches(patches: Collection[str], engine: Engine) -> None:

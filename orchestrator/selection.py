@@ -55,6 +55,14 @@ class ArmResult(Strict):
     meets_constraints: bool | None = None
     """None where selection.constraints asks for nothing."""
     usd_per_million_output_tokens: float | None
+    step_s: float | None = None
+    """Time of one step of the engine while requests decode, seconds; of the baseline, the time of a token."""
+    break_even_acceptance_length: float | None = None
+    """Tokens that a step must yield for the arm to be as fast as the baseline: its time over the baseline's step."""
+    drafting_s: float | None = None
+    """Part of step_s that is not verification, seconds; None where no baseline level tells what verifying takes."""
+    predicted_speedup: float | None = None
+    """From its acceptance here and its step times on the other datasets: a check on `speedup`, not a measurement."""
     outputs_match_baseline: float | None
     """Share (0..1) of prompts whose output is identical to the baseline's; None where temperature > 0."""
 
@@ -69,6 +77,8 @@ class WorkloadResult(Strict):
     """What to run; None while undecided."""
     contenders: tuple[Choice, ...] = ()
     """Arms that cannot be told apart from the best, or that keep it undecided."""
+    why: str | None = None
+    """What makes it so, in terms of step times and tokens a step; explains the verdict, had no part in it."""
     blocks_to_settle: int | None = None
     """About how many blocks an arm would settle an undecided workload; None where none would, or nothing is open."""
     arms: tuple[ArmResult, ...]

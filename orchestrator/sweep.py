@@ -186,4 +186,3 @@ def _what_is_missing(plan: Plan, ledger: LedgerView, sweep_dir: SweepDir) -> str
         f"not everything could be measured. {'; '.join(reasons) or 'no node was left'}. "
         f"What was measured is in {sweep_dir.path}; the same command tries the rest again"
     )
-

@@ -26,7 +26,9 @@ def installed_engine(command: Sequence[str] | None) -> Engine | None:
         version=vllm.version,
         triton_backends=frozenset(_triton_backends(folders)),
         packages={name: found.version for name in names if (found := _found(name, folders))},
-        plugins=frozenset(each.name for each in patches.entry_points.select(group=PLUGIN_GROUP)) if patches else frozenset(),
+        plugins=frozenset(each.name for each in patches.entry_points.select(group=PLUGIN_GROUP))
+        if patches
+        else frozenset(),
     )
 
 

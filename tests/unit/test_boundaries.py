@@ -19,8 +19,8 @@ HOMES = {
     "ray.tune": ["orchestrator.schedule", "orchestrator.search"],
     "ray": ["orchestrator.schedule", "orchestrator.search", "orchestrator.cluster"],
     "mlflow": ["orchestrator.record"],
-    "boto3": ["orchestrator.fleet", "orchestrator.cost", "orchestrator.artifact_store"],
-    "botocore": ["orchestrator.fleet", "orchestrator.cost", "orchestrator.artifact_store"],
+    "boto3": ["orchestrator.fleet", "orchestrator.cost", "orchestrator.artifacts"],
+    "botocore": ["orchestrator.fleet", "orchestrator.cost", "orchestrator.artifacts"],
     "optuna": ["orchestrator.optuna_search"],
     "hydra": ["orchestrator.compose"],
     "omegaconf": ["orchestrator.compose"],
@@ -48,6 +48,8 @@ PURE_NAMES = [
 PURE_NAMES += ["suggest", "time_split", "validity"]
 PURE_NAMES += ["adaptive", "evidence", "policies", "predict", "step_time", "worth"]
 PURE_NAMES += ["budget", "optuna_search"]
+PURE_NAMES += ["compare_sweeps", "deployment"]
+PURE_NAMES += ["break_even", "step_cost", "why"]
 PURE_NAMES += ["compare", "confirm", "confirming", "decide", "estimate", "measured", "mix", "recommend", "drift"]
 PURE = [f"orchestrator.{name}" for name in PURE_NAMES]
 

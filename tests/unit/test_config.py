@@ -8,6 +8,8 @@ from orchestrator.config import (
     Constraints,
     Dataset,
     Drafter,
+    Fleet,
+    FleetSize,
     Hardware,
     Model,
     Search,
@@ -227,3 +229,41 @@ def test_limit_of_zero_seconds_is_refused(key: str) -> None:
 
 def test_grid_takes_what_a_confirmation_reads() -> None:
     assert Search(confirm=False).strategy == Search(first_blocks=5).strategy == "grid"
+
+
+FLEET: dict[str, object] = {
+    "region": "us-east-1",
+    "head_image": "own/head:1",
+    "worker_image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/own/worker@sha256:00ff",
+    "sizes": {"default": {"desired_size": 1, "max_size": 4}, "big": {"desired_size": 0, "max_size": 1}},
+    "ttl_hours": 4,
+    "max_hours": 24,
+    "fixed_usd_per_hour": 0.15,
+}
+
+
+def test_fleet_has_a_size_for_every_profile_and_another_for_the_named_one() -> None:
+    fleet = Fleet.model_validate(FLEET)
+
+    assert fleet.size_of("small") == FleetSize(desired_size=1, max_size=4)
+    assert fleet.size_of("big") == FleetSize(desired_size=0, max_size=1)
+    assert Fleet.model_validate(FLEET | {"sizes": {"big": fleet.sizes["big"]}}).size_of("small") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "a; rm -rf /"}, "name"),
+        ({"region": "us-east-1$(id)"}, "region"),
+        ({"worker_image": "own/worker:1 --privileged"}, "worker_image"),
+        ({"model_mirror": "s3://bucket/a b"}, "model_mirror"),
+        ({"spot_percentage": 101}, "spot_percentage"),
+        ({"sizes": {}}, "sizes"),
+        ({"sizes": {"default": {"desired_size": 5, "max_size": 4}}}, "desired_size must be at most max_size=4"),
+        ({"ttl_hours": 25}, "ttl_hours must be at most max_hours=24, but got 25"),
+        ({"spot_share": 0.5}, "spot_share"),
+    ],
+)
+def test_fleet_that_cannot_be_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Fleet.model_validate(FLEET | change)

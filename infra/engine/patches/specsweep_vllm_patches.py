@@ -22,7 +22,7 @@ def sampling_expand() -> None:
 
 
 def _expand(
-    output: Any, input_val: Any, cu_num_tokens: Any, replace_from: Any, replace_to: Any, MAX_NUM_TOKENS: Any = None
+    output: Any, input_val: Any, cu_num_tokens: Any, replace_from: Any, replace_to: Any, max_num_tokens: Any = None
 ) -> None:
     """output[:n] = each value of `input_val` ([batch]) as often as its request has tokens, `replace_from` replaced."""
     counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))

@@ -1,4 +1,4 @@
-"""Untrained checkpoints around the demo target, in the form vLLM loads: they show that a method runs, never that it pays.
+"""Untrained checkpoints around the demo target, in the form vLLM loads: they show that a method runs, not that it pays.
 
 Every matrix is drawn from a seed, so next to nothing that such a drafter proposes is accepted.
 """

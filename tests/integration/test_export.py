@@ -1,0 +1,105 @@
+"""Deployment files, each read by the tool that it is for."""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from orchestrator.config import Hardware
+from orchestrator.deploy import serve_command
+from orchestrator.deployment import as_config, deployment_files
+from orchestrator.errors import ConfigError
+from orchestrator.export import export_files
+from orchestrator.records import Arm
+from orchestrator.sweep_dir import open_sweep
+from tests.unit.builders import make_config, make_plan, plan_of, write_all
+
+HOSTILE = "50%\"q' $HOME \\ end"
+HARDWARE = Hardware(name="r8i_16xlarge", physical_cores=32)
+
+
+def _arm(**env: str) -> Arm:
+    arm = make_plan((7,)).arms[1]
+    return arm.model_copy(update={"server": arm.server.model_copy(update={"env": env, "omp_threads_bind": "0-31"})})
+
+
+def _written(folder: Path, arm: Arm) -> Path:
+    for name, text in deployment_files(arm, HARDWARE, "0.32.0+cpu").items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def _run(tool: str, arguments: Sequence[str], folder: Path) -> str:
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed")
+    done = subprocess.run([tool, *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.engine
+def test_vllm_reads_its_config_file_as_the_measured_flags(tmp_path: Path) -> None:
+    cli_args = pytest.importorskip("vllm.entrypoints.launchers.cli_args", reason="vLLM is not installed here")
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    arm = _arm()
+    _written(tmp_path, arm)
+    parser = cli_args.make_arg_parser(FlexibleArgumentParser())
+    model, *flags = serve_command(arm.server)
+    from_flags = parser.parse_args(["--model", model, *flags, "--port", "8000"])
+    assert parser.parse_args(parser.load_config_file(str(tmp_path / "vllm.yaml"))) == from_flags
+
+
+def test_compose_reads_its_file_with_every_value_as_it_is(tmp_path: Path) -> None:
+    printed = _run("docker-compose", ["-f", "compose.yaml", "config"], _written(tmp_path, _arm(ODD=HOSTILE)))
+    service = yaml.safe_load(printed)["services"]["vllm"]
+    assert service["environment"]["ODD"].replace("$$", "$") == HOSTILE
+    assert service["command"][:1] == ["org/target"]
+
+
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    assert _run("systemd-analyze", ["verify", "./vllm.service"], _written(tmp_path, _arm(ODD=HOSTILE))) == ""
+
+
+def test_kubernetes_accepts_deployment_and_service(tmp_path: Path) -> None:
+    text = (_written(tmp_path, _arm(ODD=HOSTILE)) / "kubernetes.yaml").read_text()
+    deployment, service = yaml.safe_load_all(text)
+    for document in (deployment, service):
+        kubernetes_validate.validate(document, "1.31", strict=True)
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"][:-2] == serve_command(_arm().server)
+    assert {"name": "ODD", "value": HOSTILE} in container["env"]
+    assert container["resources"] == {"requests": {"cpu": "32"}}
+
+
+def test_no_file_holds_a_key() -> None:
+    for text in deployment_files(_arm(), HARDWARE, None).values():
+        assert "VLLM_API_KEY=s" not in text
+        assert "--api-key" not in text
+
+
+def test_flags_become_keys_of_the_config_file() -> None:
+    flags = ["--dtype", "bfloat16", "--enforce-eager", "--no-enable-prefix-caching", "--port=1", "--allowed", "a", "b"]
+    assert as_config(flags) == {
+        "dtype": "bfloat16",
+        "enforce-eager": True,
+        "enable-prefix-caching": False,
+        "port": "1",
+        "allowed": ["a", "b"],
+    }
+
+
+def test_a_named_arm_is_exported_from_a_sweep_and_an_unknown_one_refused(tmp_path: Path) -> None:
+    config = make_config((1, 7), results_dir=tmp_path)
+    plan = plan_of(config)
+    with open_sweep(config, plan) as (folder, _):
+        write_all(folder.open_ledger(), plan)
+    paths = export_files(folder, "dflash-k7", None)
+    assert [path.name for path in paths] == ["vllm.yaml", "compose.yaml", "vllm.service", "kubernetes.yaml"]
+    assert all("num_speculative_tokens" in path.read_text() for path in paths)
+    with pytest.raises(ConfigError, match="did you mean dflash-k7"):
+        export_files(folder, "dflash-k8", None)
