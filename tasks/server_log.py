@@ -29,7 +29,7 @@ _SPECULATION = re.compile(
 
 _PATCH = re.compile(r"specsweep patch (?P<name>\w+) is applied")
 """What infra/engine/patches logs in every process of the engine."""
-_NO_TRITON = "Triton not installed or not compatible"
+_NO_TRITON = re.compile(r"Disabling Triton|Triton (?:is )?not installed")
 _BINDING_HEADER = "OpenMP thread binding info:"
 
 
@@ -122,7 +122,7 @@ def applied_patches(log_path: Path, start: int = 0) -> tuple[str, ...]:
 
 def has_triton(log_path: Path, start: int = 0) -> bool:
     """Whether vLLM found a Triton that it can use: it says so only where it did not (triton_utils/importing.py)."""
-    return _NO_TRITON not in _head(log_path, start)
+    return _NO_TRITON.search(_head(log_path, start)) is None
 
 
 def _head(log_path: Path, start: int) -> str:
