@@ -42,16 +42,16 @@ class Landscape:
     def tokens_per_s(self, cell: WorkloadCell, k: int) -> float:
         """The true throughput; k = 0 is the baseline."""
         per_step = 1 + sum(self.shares(cell.dataset, k))
-        time = self.prefill_steps + OUTPUT_LEN / per_step * self.step[cell.max_concurrency][k]
+        time = self.prefill_steps + OUTPUT_LEN / per_step * self.step[int(cell.level)][k]
         relative = (self.prefill_steps + OUTPUT_LEN) / time
-        own = self.cell[cell.dataset, cell.max_concurrency][k]
-        return self.baseline_tokens_per_s[cell.max_concurrency] * relative * math.exp(own)
+        own = self.cell[cell.dataset, int(cell.level)][k]
+        return self.baseline_tokens_per_s[int(cell.level)] * relative * math.exp(own)
 
 
 def draw_landscape(kind: str, plan: Plan, rng: Generator) -> Landscape:
     """A machine and a model of that kind; figures in the range of the measured ones (see the results page)."""
     datasets = list(dict.fromkeys(cell.dataset for cell in plan.workloads))
-    levels = sorted({cell.max_concurrency for cell in plan.workloads})
+    levels = sorted({int(cell.level) for cell in plan.workloads})
     chances = {"monotone": (0.95, 0.995), "no gain": (0.1, 0.5), "flat": (0.6, 0.8)}
     low, high = chances.get(kind, (0.5, 0.93))
     one = rng.uniform(low, high)
@@ -145,7 +145,7 @@ class Machine:
 
     def _measure(self, visit: Visit, block: Block, shift: float) -> BlockRecord:
         cell = next(cell for cell in self.plan.workloads if cell.id == block.workload_id)
-        k = k_at(visit.arm, cell.max_concurrency)
+        k = k_at(visit.arm, int(cell.level))
         content = self._content.setdefault(block.id, self.rng.normal(0, self.block_sd))
         # The ratio of two arms on one block scatters by block_sd; what the block's prompts do to both alike cancels.
         noise = shift + content + self.rng.normal(0, self.block_sd / math.sqrt(2))

@@ -193,7 +193,7 @@ def _true_mix(plan: Plan, truth: Landscape, arm: Arm) -> float:
     logs = []
     for dataset in DATASETS:
         cells = [cell for cell in plan.workloads if cell.dataset == dataset]
-        rates = [truth.tokens_per_s(cell, k_at(arm, cell.max_concurrency)) for cell in cells]
+        rates = [truth.tokens_per_s(cell, k_at(arm, int(cell.level))) for cell in cells]
         logs.append(math.log(sum(rates) / sum(truth.tokens_per_s(cell, 0) for cell in cells)))
     return fmean(logs)
 

@@ -53,7 +53,7 @@ def upload_folder(folder: Path, uri: str, *, part_bytes: int = PART_BYTES) -> Su
     sums = {name: sha256_of(path) for name, path in files.items()}
     for name, path in files.items():
         store.put_file(name, path, sums[name])
-    store.put_text(SUMS, "".join(f"{sums[name]}  {name}\n" for name in files))
+    store.put_text(SUMS, sums_text(sums))
     return sums
 
 
@@ -83,6 +83,11 @@ def download_folder(uri: str, folder: Path) -> Sums:
         finally:
             part.unlink(missing_ok=True)
     return sums
+
+
+def sums_text(sums: Sums) -> str:
+    """As `read_sums` reads it."""
+    return "".join(f"{sum_}  {name}\n" for name, sum_ in sums.items())
 
 
 def read_sums(text: str, where: str) -> Sums:

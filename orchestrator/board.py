@@ -28,19 +28,26 @@ class Board:
         self._started: list[Visit] = []
         self.running: dict[str, Visit] = {}
         """Visit id -> visit."""
+        self._leaving: set[str] = set()
         self.listeners: list[Callable[[VisitEvent], None]] = []
+
+    def staying(self, nodes: Collection[str]) -> set[str]:
+        """Of the live `nodes` those that are not about to be taken away. One that went and came back is a new one."""
+        self._leaving &= set(nodes)
+        return set(nodes) - self._leaving
 
     def next_visit(self, nodes: Collection[str]) -> Visit | None:
         """Start the next visit on one of the live `nodes`; None while there is nothing to start.
 
         A node that was set aside gets nothing more, and what it was given counts neither as tried nor as under way.
+        Neither does a node that is about to be taken away, and the visit which that ended is no attempt.
         Its id becomes unique here: a driver that was killed may have started the same visit before, and what that one
         left in raw/ or still sends must not mix with this one's.
         """
         busy = {visit.node for visit in self.running.values()}
         aside = self.ledger.set_aside
         started = [visit for visit in self._started if visit.node not in aside]
-        for node in sorted(set(nodes) - busy - aside.keys()):
+        for node in sorted(self.staying(nodes) - busy - aside.keys()):
             visit = self.policy.next_visit(self.plan, self.ledger, started, self.running, node)
             if visit:
                 visit = visit.model_copy(update={"id": f"{visit.id}-{secrets.token_hex(2)}"})
@@ -62,7 +69,10 @@ class Board:
             self._sweep_dir.write_server_log(event.record.server_log, event.server_log)
         self.ledger.append(record)
         if isinstance(event, FinishedVisit):
-            del self.running[record.visit_id]
+            ended = self.running.pop(record.visit_id)
+            if event.record.interrupted:
+                self._leaving.add(record.node)
+                self._started.remove(ended)
         for listener in self.listeners:
             listener(event)
 

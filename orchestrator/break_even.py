@@ -40,7 +40,7 @@ def break_evens(
         profile: share of drafts accepted up to and including each position, of the drafter to price; empty for none.
     """
     costs = StepCosts(plan, cells)
-    levels = sorted({cell.max_concurrency for cell in plan.workloads})
+    levels = sorted({cell.max_concurrency for cell in plan.workloads if cell.max_concurrency is not None})
     rows = (_row(costs, arm, level, profile) for level in levels for arm in plan.arms if not arm.is_baseline)
     return tuple(row for row in rows if row)
 

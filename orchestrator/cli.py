@@ -1,4 +1,4 @@
-"""The command line: `orchestrator sweep | plan | select | report | record`."""
+"""The command line: `orchestrator sweep | plan | select | report | record | mirror | ...`."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.plan_text import print_plan
 from orchestrator.selection import Selection
 from orchestrator.sweep_dir import SweepDir, find_sweep
-from orchestrator.terminal import recommendation_text, verdict_table
+from orchestrator.terminal import check_text, recommendation_text, verdict_table
 
 app = typer.Typer(
     name="orchestrator",
@@ -72,6 +72,27 @@ def plan(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
 
 
 @app.command()
+def doctor(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: AsJson = False) -> None:
+    """Check this machine for a sweep: engine, CPU, memory, disk, hub, MLflow, Ray. Changes nothing.
+
+    Exit code 2 where a check fails; a warning says what it leads to.
+    """
+    from orchestrator.doctor import diagnose
+    from orchestrator.plan import baseline_arm
+
+    config = _compose(overrides, config_dir)
+    checks = []
+    for check in diagnose(config, baseline_arm(config).server):
+        checks.append(check)
+        if not as_json:
+            out.print(check_text(check), soft_wrap=True, highlight=False)
+    if as_json:
+        sys.stdout.write(json.dumps([check.model_dump() for check in checks], indent=2) + "\n")
+    if any(check.status == "failure" for check in checks):
+        raise typer.Exit(ConfigError.exit_code)
+
+
+@app.command()
 def select(where: Where = None, results_dir: ResultsDir = Path("results")) -> None:
     """Decide again from a sweep's ledger, also while it is running; writes selection.json and the report."""
     found = find_sweep(results_dir, where)
@@ -94,7 +115,7 @@ def report(where: Where = None, results_dir: ResultsDir = Path("results")) -> No
 @app.command()
 def record(where: Where = None, results_dir: ResultsDir = Path("results"), tracking_uri: TrackingUri = None) -> None:
     """Bring MLflow in line with a sweep's folder, for example after it was down."""
-    from orchestrator.record import mirror
+    from orchestrator.record import mirror as record_in_mlflow
 
     found = find_sweep(results_dir, where)
     tracking = found.config().tracking
@@ -105,7 +126,7 @@ def record(where: Where = None, results_dir: ResultsDir = Path("results"), track
             f"{found.path / 'config.yaml'}: tracking.uri is null, so there is no MLflow to record in; "
             "name one with --tracking-uri"
         )
-    mirror(found.path, tracking)
+    record_in_mlflow(found.path, tracking)
     out.print(f"{found.sweep_id} is recorded in MLflow", highlight=False)
 
 
@@ -121,6 +142,14 @@ def export(
 
     for path in export_files(find_sweep(results_dir, where), arm, output):
         out.print(str(path), soft_wrap=True, highlight=False)
+
+
+@app.command()
+def example(results_dir: ResultsDir = Path("results")) -> None:
+    """Copy the shipped example, a measured demo sweep, to results/example: something to try select and report on."""
+    from orchestrator.example import copy_example
+
+    out.print(str(copy_example(results_dir)), soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -168,6 +197,25 @@ def break_even(
         sys.stdout.write(json.dumps([row.model_dump() for row in rows], indent=2) + "\n")
     else:
         out.print(break_even_table(rows, found.sweep_id, bool(profile)))
+
+
+@app.command()
+def mirror(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
+    """Fill cluster.aws.model_mirror with the files of the model and its drafters, from the hub or this machine's cache.
+
+    An object that is there already is left, never overwritten.
+    """
+    from tasks.model_files import fill_mirror
+
+    config = _compose(overrides, config_dir)
+    if config.cluster.model_mirror is None:
+        raise ConfigError(
+            "there is no mirror to fill; name one: cluster=aws cluster.aws.model_mirror=s3://BUCKET/PREFIX"
+        )
+    models = {config.model.target: config.model.revision}
+    models |= {drafter.model: drafter.revision for drafter in config.model.drafters.values()}
+    for uri in fill_mirror(models, config.cluster.model_mirror):
+        out.print(f"mirrored to {uri}", soft_wrap=True, highlight=False)
 
 
 def main() -> None:

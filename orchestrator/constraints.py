@@ -1,4 +1,4 @@
-"""Whether an arm keeps `selection.constraints` on a workload. Pure."""
+"""Whether an arm keeps `selection.constraints` on a workload, and up with an open loop. Pure."""
 
 from typing import NamedTuple
 
@@ -26,9 +26,22 @@ def limits_on(cell: Cell, constraints: Constraints) -> list[Limit]:
 
 
 def broken(cell: Cell, constraints: Constraints) -> str:
-    """`ttft_p95_s=0.5 with 0.71`; empty where all are kept."""
-    return ", ".join(
+    """`ttft_p95_s=0.5 with 0.71`; empty where all are kept.
+
+    A server that cannot keep up has a latency that depends on how long it is measured, so it is no choice.
+    """
+    limits = [
         f"{each.name}={each.limit_s:g} with {each.measured_s:.3g}"
         for each in limits_on(cell, constraints)
         if each.measured_s > each.limit_s
-    )
+    ]
+    share = cell.saturated_share
+    queue = [f"under the load: its queue grew in {100 * share:.0f} % of the blocks"] if share and share > 0.5 else []
+    return ", ".join(limits + queue)
+
+
+def meets(cell: Cell, constraints: Constraints) -> bool | None:
+    """None where nothing is asked, or nothing was measured that it speaks of."""
+    if not limits_on(cell, constraints) and cell.saturated_share is None:
+        return None
+    return not broken(cell, constraints)

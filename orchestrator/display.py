@@ -80,7 +80,7 @@ def arm_name(arm: Arm | ArmResult | Choice) -> str:
 
 
 def workload_name(workload: WorkloadResult) -> str:
-    return f"{workload.dataset}@c{workload.max_concurrency}"
+    return workload.point_name
 
 
 def baseline_of(workload: WorkloadResult) -> ArmResult | None:

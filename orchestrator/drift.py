@@ -37,6 +37,8 @@ def _drifts(found: Comparisons, workload: WorkloadCell) -> list[Drift]:
             Drift(
                 dataset=workload.dataset,
                 max_concurrency=workload.max_concurrency,
+                request_rate=workload.request_rate,
+                log_speed=workload.log_speed,
                 node=node,
                 num_blocks=len(per_node[node]),
                 closing_over_opening=change,

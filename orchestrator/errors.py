@@ -33,6 +33,10 @@ class HubUnavailable(PromptsUnavailable):
     """The Hugging Face hub cannot be reached, or does not have (or give) what was asked for."""
 
 
+class ModelFilesUnavailable(ConfigError):
+    """A model's files cannot be had, from the hub, its cache or a mirror."""
+
+
 class LedgerError(OrchestratorError):
     """The ledger on disk is damaged other than by a torn last line, or belongs to another plan."""
 
@@ -59,6 +63,10 @@ class ServerNotReady(ServerError):
 
 class ArmMismatch(ServerError):
     """The running engine is not the configuration that was asked for."""
+
+
+class NodeInterrupted(OrchestratorError):
+    """The node is about to be taken away; what it did not measure is measured elsewhere."""
 
 
 class LoadFailed(OrchestratorError):

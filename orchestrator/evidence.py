@@ -118,7 +118,7 @@ def _gather(found: Comparisons, workload: WorkloadCell, num_planned: int) -> Wor
     return WorkloadEvidence(
         cell=workload,
         num_planned=num_planned,
-        block_s=baseline.wall_s / len(baseline.scores) if baseline else None,
+        block_s=baseline.wall_s / len(baseline.throughputs) if baseline else None,
         arms=arms,
         noise=found.noise,
     )

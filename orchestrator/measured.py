@@ -25,8 +25,8 @@ class Cell:
 
     throughputs: list[Score] = field(default_factory=list)
     """By ln(output tokens/s)."""
-    _others: list[Score] = field(default_factory=list)
-    """By another objective; empty where throughput is the objective."""
+    _others: list[Score] | None = None
+    """By another objective; None where throughput is the objective."""
     num_requests: int = 0
     output_tokens: int = 0
     wall_s: float = 0.0
@@ -37,6 +37,8 @@ class Cell:
     e2e_s: "array[float]" = field(default_factory=lambda: array("d"))
     outputs: dict[tuple[str, str], "array[int]"] = field(default_factory=dict)
     """Of the opening visit where the baseline has two."""
+    _num_judged: int = 0
+    _num_saturated: int = 0
     _counted: list[int] = field(default_factory=lambda: [0, 0, 0])
     _accepted_per_pos: list[int] = field(default_factory=list)
     _has_counters: bool = False
@@ -49,7 +51,12 @@ class Cell:
     @property
     def scores(self) -> list[Score]:
         """By the objective, as `objective_value` says."""
-        return self._others or self.throughputs
+        return self.throughputs if self._others is None else self._others
+
+    @property
+    def saturated_share(self) -> float | None:
+        """Of the blocks of an open loop that tell; None where none does."""
+        return self._num_saturated / self._num_judged if self._num_judged else None
 
     @property
     def counters(self) -> SpecCounters | None:
@@ -74,8 +81,11 @@ class Cell:
             value=math.log(block.output_tokens_per_s),
         )
         self.throughputs.append(throughput)
-        if rules.objective in ("tpot", "goodput"):
-            self._others.append(throughput._replace(value=objective_value(block, rules)))
+        if rules.objective in ("tpot", "e2e", "goodput"):
+            value = objective_value(block, rules)
+            self._others = self._others or []
+            if value is not None:
+                self._others.append(throughput._replace(value=value))
         self.num_requests += block.num_requests
         self.output_tokens += block.output_tokens
         self.wall_s += block.wall_s
@@ -83,6 +93,9 @@ class Cell:
         self.ttft_s.extend(block.ttft_s)
         self.tpot_s.extend(value for value in block.tpot_s if value is not None)
         self.e2e_s.extend(block.e2e_s)
+        if block.open_loop and block.open_loop.is_saturated is not None:
+            self._num_judged += 1
+            self._num_saturated += block.open_loop.is_saturated
         if block.counters:
             self._count(block.counters)
         key = throughput.block_id, throughput.node
@@ -119,15 +132,17 @@ def fold(blocks: Iterable[BlockRecord], rules: SelectionRules) -> Folded:
     return folded
 
 
-def objective_value(block: BlockRecord, rules: SelectionRules) -> float:
+def objective_value(block: BlockRecord, rules: SelectionRules) -> float | None:
     """ln of what `selection.objective` asks for; more is better.
 
-    A block without a request of two tokens has no TPOT and counts by its throughput. Half a request is added to the
-    good ones, so that a block without any has a logarithm too.
+    None for a block without a TPOT: no request had two tokens, or all of them came in one chunk. Half a request is
+    added to the good ones, so that a block without any has a logarithm too.
     """
     if rules.objective == "tpot":
         times = [value for value in block.tpot_s if value is not None]
-        return -math.log(fmean(times)) if times else math.log(block.output_tokens_per_s)
+        return -math.log(mean) if times and (mean := fmean(times)) > 0 else None
+    if rules.objective == "e2e":
+        return -math.log(fmean(block.e2e_s))
     if rules.objective == "goodput" and rules.slo:
         return math.log((num_good_requests(block, rules.slo) + 0.5) / block.wall_s)
     return math.log(block.output_tokens_per_s)

@@ -1,4 +1,4 @@
-"""What an arm gains on the traffic mix: all concurrency levels in the shares of time that a server spends there. Pure.
+"""What an arm gains on the traffic mix: all levels of load in the shares of time that a server spends there. Pure.
 
 In a second at level c the baseline gives R_c tokens and an arm s_c R_c, so over the mix an arm gains
 sum(p_c s_c R_c) / sum(p_c R_c). Its interval follows from the levels' own by the delta method, in logs. Datasets weigh
@@ -10,29 +10,29 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from orchestrator.compare import Candidate, Comparisons, choose
-from orchestrator.config import Workload
+from orchestrator.config import Level, Workload
 from orchestrator.estimate import Estimate, combine
 from orchestrator.plan import Plan
 from orchestrator.records import Arm, WorkloadCell
 from orchestrator.select import choice_of
 from orchestrator.selection import Mix, MixedArm
 
-Traffic = Mapping[int, float]
-"""Concurrency -> share of time; only levels that have one."""
+Traffic = Mapping[Level, float]
+"""Concurrency (or request rate, or log speed) -> share of time; only levels that have one."""
 
 NO_CHANGE = Estimate(mean=0.0, block_variance=0.0, block_freedom=1.0, visits={})
 """The baseline against itself."""
 
 
-def traffic_of(workload: Workload) -> dict[int, float]:
+def traffic_of(workload: Workload) -> dict[Level, float]:
     """`workload.traffic`, or the same share for every measured level."""
-    given = workload.traffic or {level: 1 / len(workload.max_concurrency) for level in workload.max_concurrency}
+    given = workload.traffic or {level: 1 / len(workload.levels) for level in workload.levels}
     return {level: share for level, share in sorted(given.items()) if share > 0}
 
 
 def mixed_workloads(plan: Plan, traffic: Traffic, dataset: str | None = None) -> list[WorkloadCell]:
     """The workloads that the mix has a share of."""
-    return [cell for cell in plan.workloads if cell.max_concurrency in traffic and dataset in (None, cell.dataset)]
+    return [cell for cell in plan.workloads if cell.level in traffic and dataset in (None, cell.dataset)]
 
 
 def mix_levels(
@@ -58,7 +58,7 @@ def _one_dataset(found: Comparisons, traffic: Traffic, gains: Mapping[str, Estim
         if cell.id not in gains or measured is None:
             return None
         rate = math.exp(fmean(score.value for score in measured.throughputs))
-        weighted.append((traffic[cell.max_concurrency] * rate, gains[cell.id]))
+        weighted.append((traffic[cell.level] * rate, gains[cell.id]))
     before = sum(weight for weight, _ in weighted)
     after = sum(weight * math.exp(gain.mean) for weight, gain in weighted)
     spread = combine([(weight * math.exp(gain.mean) / after, gain) for weight, gain in weighted])

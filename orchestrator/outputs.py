@@ -89,8 +89,8 @@ class _Different:
     visit_id: str
     reference_id: str
     """The baseline's visit."""
-    prompt_indices: tuple[int, ...]
-    """Of the prompts that were answered differently."""
+    requests: tuple[tuple[int, int], ...]
+    """(prompt index, turn) of what was answered differently."""
 
 
 def _count(
@@ -98,7 +98,7 @@ def _count(
 ) -> Iterator[_Different]:
     """Fills `tallies` by (workload id, arm id)."""
     greedy = {cell.id for cell in plan.workloads if cell.temperature == 0}
-    prompts = {block.id: block.prompt_indices for block in plan.blocks if block.workload_id in greedy}
+    prompts = {block.id: block.requests for block in plan.blocks if block.workload_id in greedy}
     references = _references(plan, blocks)
     for block in blocks:
         reference = references.get((block.node, block.block_id))
@@ -106,13 +106,13 @@ def _count(
         if block.block_id not in prompts or reference is None or is_reference:
             continue
         pairs = zip(prompts[block.block_id], block.output_sha256, reference.output_sha256, strict=True)
-        indices = tuple(index for index, ours, theirs in pairs if ours != theirs)
+        requests = tuple(request for request, ours, theirs in pairs if ours != theirs)
         tally = tallies[block.workload_id, block.arm_id]
         tally.num_prompts += len(block.output_sha256)
-        tally.num_different += len(indices)
-        if indices:
+        tally.num_different += len(requests)
+        if requests:
             yield _Different(
-                block.workload_id, block.arm_id, block.block_id, block.visit_id, reference.visit_id, indices
+                block.workload_id, block.arm_id, block.block_id, block.visit_id, reference.visit_id, requests
             )
 
 
@@ -151,11 +151,11 @@ def _positions(different: Sequence[_Different], read_raw: ReadRaw) -> Iterator[t
 
 def _outputs(
     visit_id: str, blocks: Iterable[_Different], read_raw: ReadRaw
-) -> Iterator[tuple[tuple[str, int], TokenIds]]:
-    """((block id, prompt index), token ids) of the visit's requests that `blocks` name."""
-    wanted = {(block.block_id, index) for block in blocks for index in block.prompt_indices}
+) -> Iterator[tuple[tuple[str, int, int], TokenIds]]:
+    """((block id, prompt index, turn), token ids) of the visit's requests that `blocks` name."""
+    wanted = {(block.block_id, *request) for block in blocks for request in block.requests}
     for request in read_raw(visit_id):
-        key = (request.block_id, request.prompt_index)
+        key = (request.block_id, request.prompt_index, request.turn)
         if key in wanted and request.output_token_ids is not None:
             yield key, request.output_token_ids
 

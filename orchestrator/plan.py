@@ -11,13 +11,18 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from orchestrator.config import Drafter, Speculation, Strict, SweepConfig
+from orchestrator.config import Drafter, Level, Speculation, Strict, SweepConfig
 from orchestrator.errors import ConfigError, PromptsUnavailable
 from orchestrator.ids import canonical_id, canonical_json, content_id
+from orchestrator.load_point import prompt_set_name
 from orchestrator.methods import METHODS, MethodEntry
 from orchestrator.records import Arm, Block, Prompt, ServerSpec, WorkloadCell
 
 MIN_MAX_NUM_SEQS = 16
+OPEN_LOOP_MAX_NUM_SEQS = 128
+"""As many requests as an open loop makes; vLLM's own default for a server on CPU."""
+WARMUP_REQUESTS = 4
+"""In an open loop, at once."""
 
 
 class PromptSet(Strict):
@@ -27,6 +32,14 @@ class PromptSet(Strict):
     num_read: int
     num_too_long: int
     """Dropped because prompt + output exceed the model's context."""
+    num_outside: int = 0
+    """Left out because their length is outside the bucket."""
+
+    def within(self, low: int, high: int) -> "PromptSet":
+        """The prompts of `low` tokens up to below `high`; one that was not counted is in every bucket."""
+        chosen = tuple(p for p in self.prompts if p.num_tokens is None or low <= p.num_tokens < high)
+        outside = len(self.prompts) - len(chosen)
+        return self.model_copy(update={"prompts": chosen, "num_outside": outside})
 
 
 class PromptCount(Strict):
@@ -36,6 +49,7 @@ class PromptCount(Strict):
     num_too_long: int
     num_usable: int
     content_id: str
+    num_outside: int = 0
 
 
 class Plan(Strict):
@@ -75,21 +89,32 @@ class _Drawn:
     order: list[int]
     """Positions in `prompts`, drawn from the seed."""
     messages: list[str]
-    """Canonical JSON of each prompt's messages, in the order of `prompts`."""
+    """Canonical JSON of what is sent of each prompt, in the order of `prompts`."""
+
+
+def prompt_sets(config: SweepConfig, by_dataset: Mapping[str, PromptSet]) -> dict[str, PromptSet]:
+    """What `plan_sweep` takes, from every dataset's prompts: cut by `workload.prompt_tokens` where that is given."""
+    buckets = config.workload.prompt_tokens
+    if not buckets:
+        return dict(by_dataset)
+    return {
+        prompt_set_name(name, bucket): found.within(*bucket) for name, found in by_dataset.items() for bucket in buckets
+    }
 
 
 def plan_sweep(config: SweepConfig, prompts: Mapping[str, PromptSet]) -> Plan:
-    """Every arm, workload and block that `config` describes, over `prompts` (dataset name -> prompt set).
+    """Every arm, workload and block that `config` describes, over `prompts` (as `prompt_sets` gives them).
 
     Raises:
         ConfigError: no drafter for the method, k beyond the drafter's block, or prompts that cannot fit.
         PromptsUnavailable: a dataset has fewer usable prompts than its blocks need.
     """
     arms = _arms(config)
-    drawn = {name: _draw(config, name, prompts[name]) for name in config.datasets}
+    names = _prompt_set_names(config)
+    drawn = {name: _draw(config, name, prompts[name]) for name in names}
     workloads = tuple(_with_warmup(cell, drawn[cell.dataset]) for cell in _workloads(config))
     blocks = tuple(block for cell in workloads for block in _blocks(config, cell, drawn[cell.dataset]))
-    counts = {name: _count(drawn[name]) for name in config.datasets}
+    counts = {name: _count(drawn[name]) for name in names}
     identity = [config.name, [arm.id for arm in arms], [block.id for block in blocks]]
     return Plan(
         id=content_id(identity), name=config.name, arms=arms, workloads=workloads, blocks=blocks, prompts=counts
@@ -130,6 +155,11 @@ def _drafter(config: SweepConfig, entry: MethodEntry) -> Drafter | None:
     return drafter
 
 
+def baseline_arm(config: SweepConfig) -> Arm:
+    """The arm without speculation, which is in every plan."""
+    return _arm(config, None, 0, {})
+
+
 def _arms(config: SweepConfig) -> tuple[Arm, ...]:
     combinations = [
         dict(zip(config.space.axes, values, strict=True)) for values in product(*config.space.axes.values())
@@ -138,7 +168,7 @@ def _arms(config: SweepConfig) -> tuple[Arm, ...]:
     grid = [(k, method) for method in config.methods for k in by_method[method].num_speculative_tokens]
     grid.sort(key=lambda point: point[0])  # stable: of each k the simplest method first
     arms = [_arm(config, by_method[method], k, settings) for k, method in grid for settings in combinations]
-    return (_arm(config, None, 0, {}), *arms)
+    return (baseline_arm(config), *arms)
 
 
 def _arm(config: SweepConfig, speculation: Speculation | None, k: int, settings: Mapping[str, str | int | bool]) -> Arm:
@@ -150,7 +180,7 @@ def _arm(config: SweepConfig, speculation: Speculation | None, k: int, settings:
         "revision": config.model.revision,
         "dtype": config.model.dtype,
         "max_model_len": config.model.max_model_len,
-        "max_num_seqs": server.max_num_seqs or max(MIN_MAX_NUM_SEQS, *config.workload.max_concurrency),
+        "max_num_seqs": server.max_num_seqs or _max_num_seqs(config),
         "max_num_batched_tokens": server.max_num_batched_tokens,
         "kv_cache_gib": server.kv_cache_gib,
         "enforce_eager": server.enforce_eager,
@@ -184,6 +214,12 @@ def _arm(config: SweepConfig, speculation: Speculation | None, k: int, settings:
     )
 
 
+def _max_num_seqs(config: SweepConfig) -> int:
+    if config.workload.is_open_loop:
+        return OPEN_LOOP_MAX_NUM_SEQS
+    return max(MIN_MAX_NUM_SEQS, *config.workload.max_concurrency)
+
+
 def _label(key: str, value: str | int | bool) -> str:
     """A setting in an arm's name: `seqs32`, `tokens2048`, `eager`, `bind0-31`; of a binding that is long or unfit for a
     file name, its hash."""
@@ -206,17 +242,22 @@ def _require_room_in_a_step(name: str, spec: ServerSpec, k: int) -> None:
 
 def _workloads(config: SweepConfig) -> tuple[WorkloadCell, ...]:
     return tuple(
-        _workload(config, dataset, concurrency)
-        for dataset in config.datasets
-        for concurrency in sorted(config.workload.max_concurrency)
+        _workload(config, name, level) for name in _prompt_set_names(config) for level in sorted(config.workload.levels)
     )
 
 
-def _workload(config: SweepConfig, dataset: str, concurrency: int) -> WorkloadCell:
+def _prompt_set_names(config: SweepConfig) -> list[str]:
+    buckets = config.workload.prompt_tokens or (None,)
+    return [prompt_set_name(dataset, bucket) for dataset in config.datasets for bucket in buckets]
+
+
+def _workload(config: SweepConfig, dataset: str, level: Level) -> WorkloadCell:
     workload = config.workload
     identity: dict[str, object] = {
         "dataset": dataset,
-        "max_concurrency": concurrency,
+        "max_concurrency": None,
+        "arrival": workload.arrival,
+        workload.axis: level,
         "output_len": workload.output_len,
         "ignore_eos": workload.ignore_eos,
         "temperature": workload.temperature,
@@ -226,27 +267,50 @@ def _workload(config: SweepConfig, dataset: str, concurrency: int) -> WorkloadCe
         "request_timeout_s": workload.request_timeout_s,
     }
     hashed = WorkloadCell.model_validate(identity | {"id": "", "name": ""})
-    return hashed.model_copy(update={"id": content_id(hashed), "name": f"{dataset}@c{concurrency}"})
+    cell_id = content_id(_without_defaults(hashed.model_dump(mode="json"), _LATER_CELL_FIELDS))
+    return hashed.model_copy(update={"id": cell_id, "name": hashed.point_name})
+
+
+_LATER_CELL_FIELDS: Mapping[str, object] = {"arrival": "closed", "request_rate": None, "log_speed": None}
+_LATER_PROMPT_FIELDS: Mapping[str, object] = {"later_turns": [], "max_tokens": None, "arrival_s": None}
+"""Fields of WorkloadCell and of Prompt that came later, and their defaults."""
+
+
+def _without_defaults(fields: dict[str, object], later: Mapping[str, object]) -> dict[str, object]:
+    """Identities leave a later field out where it has its default, so that ids stay."""
+    return {key: value for key, value in fields.items() if key not in later or value != later[key]}
 
 
 def _draw(config: SweepConfig, dataset: str, prompts: PromptSet) -> _Drawn:
     order = list(range(len(prompts.prompts)))
-    random.Random(f"{config.seed}/{dataset}").shuffle(order)
-    messages = [canonical_json([message.model_dump() for message in prompt.messages]) for prompt in prompts.prompts]
+    if config.workload.arrival != "log":  # a log is replayed as it was
+        random.Random(f"{config.seed}/{dataset}").shuffle(order)
+    messages = [_content(prompt, config.workload.arrival == "log") for prompt in prompts.prompts]
     return _Drawn(prompts=prompts, order=order, messages=messages)
+
+
+def _content(prompt: Prompt, with_arrival: bool) -> str:
+    """Canonical JSON of the messages, or of those and what else is sent."""
+    messages = [message.model_dump() for message in prompt.messages]
+    fields = prompt.model_dump(mode="json", include=set(_LATER_PROMPT_FIELDS))
+    more = _without_defaults(fields, _LATER_PROMPT_FIELDS)
+    if not with_arrival:
+        more.pop("arrival_s", None)
+    return canonical_json({"messages": messages, **more} if more else messages)
 
 
 def _blocks(config: SweepConfig, cell: WorkloadCell, drawn: _Drawn) -> list[Block]:
     """Disjoint slices of the prompts in the order drawn; the same for every arm."""
-    prompts, size = drawn.prompts, config.workload.block_len(cell.max_concurrency)
+    prompts, size = drawn.prompts, config.workload.block_len(cell.level)
     needed = size * config.workload.num_blocks
     if len(prompts.prompts) < needed:
         raise PromptsUnavailable(
             f"dataset {cell.dataset!r} has {len(prompts.prompts)} usable prompts ({prompts.num_read} read, "
             f"{prompts.num_too_long} too long for model.max_model_len={config.model.max_model_len} with "
-            f"workload.output_len={cell.output_len}), but workload {cell.name} needs {needed} "
+            f"workload.output_len={cell.output_len}{_outside(prompts)}), but workload {cell.name} needs {needed} "
             f"({config.workload.num_blocks} blocks of {size}); lower workload.num_blocks or "
             "workload.prompts_per_block, shorten workload.output_len, or give more prompts"
+            f"{', or wider buckets in workload.prompt_tokens' if prompts.num_outside else ''}"
         )
     return [
         _block(cell, index, tuple(drawn.order[index * size : (index + 1) * size]), drawn)
@@ -256,14 +320,26 @@ def _blocks(config: SweepConfig, cell: WorkloadCell, drawn: _Drawn) -> list[Bloc
 
 def _with_warmup(cell: WorkloadCell, drawn: _Drawn) -> WorkloadCell:
     """Warm-up takes the prompts at the far end of the order: unmeasured ones wherever there are enough."""
-    return cell.model_copy(update={"warmup_prompt_indices": tuple(drawn.order[-cell.max_concurrency :])})
+    number = WARMUP_REQUESTS if cell.max_concurrency is None else cell.max_concurrency
+    return cell.model_copy(update={"warmup_prompt_indices": tuple(drawn.order[-number:])})
+
+
+def _outside(prompts: PromptSet) -> str:
+    return f", {prompts.num_outside} of another length" if prompts.num_outside else ""
 
 
 def _block(cell: WorkloadCell, index: int, prompt_indices: tuple[int, ...], drawn: _Drawn) -> Block:
-    """Its id is that of [workload id, messages of each prompt]."""
+    """Its id is that of [workload id, what is sent of each prompt]."""
     content = _json_list(drawn.messages[i] for i in prompt_indices)
     block_id = canonical_id(_json_list([canonical_json(cell.id), content]))
-    return Block(id=block_id, workload_id=cell.id, index=index, prompt_indices=prompt_indices)
+    turns = tuple(drawn.prompts.prompts[i].num_turns for i in prompt_indices)
+    return Block(
+        id=block_id,
+        workload_id=cell.id,
+        index=index,
+        prompt_indices=prompt_indices,
+        num_turns=turns if max(turns) > 1 else (),
+    )
 
 
 def _count(drawn: _Drawn) -> PromptCount:
@@ -271,6 +347,7 @@ def _count(drawn: _Drawn) -> PromptCount:
         num_read=drawn.prompts.num_read,
         num_too_long=drawn.prompts.num_too_long,
         num_usable=len(drawn.prompts.prompts),
+        num_outside=drawn.prompts.num_outside,
         content_id=canonical_id(_json_list(drawn.messages)),
     )
 

@@ -1,13 +1,14 @@
 """`orchestrator plan`: what a sweep would do, without starting anything."""
 
 import shlex
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from orchestrator.config import SweepConfig
 from orchestrator.errors import HubUnavailable
-from orchestrator.plan import Plan, PromptSet, plan_sweep
+from orchestrator.plan import Plan, PromptSet, plan_sweep, prompt_sets
 from orchestrator.policies import policy_for
 from orchestrator.policy import num_measurements
 from orchestrator.records import Arm, Message, Prompt
@@ -29,7 +30,7 @@ def print_plan(config: SweepConfig, out: Console, err: Console) -> None:
     policy = policy_for(config)
     num_arms, at_most = policy.max_arms(plan), "at most " if policy.may_stop_early else ""
     blocks = num_measurements(plan, ["one node"], num_arms)
-    requests = sum(len(block.prompt_indices) for block in plan.blocks) * blocks // max(1, len(plan.blocks))
+    requests = sum(len(block.requests) for block in plan.blocks) * blocks // max(1, len(plan.blocks))
     out.print(
         f"plan {plan.id}: {len(plan.arms)} arms x {len(plan.workloads)} workloads; {_proposals(plan, num_arms)}"
         f"on one node {at_most}{num_arms + 2} server starts (the baseline first and last), {blocks} blocks, "
@@ -48,7 +49,7 @@ def _confirmations(config: SweepConfig, plan: Plan) -> str:
 
 
 def load_prompts(config: SweepConfig) -> dict[str, PromptSet]:
-    """Every dataset's usable prompts, counted by the target's tokenizer.
+    """Every dataset's usable prompts, counted by the target's tokenizer and cut into buckets by that.
 
     Raises:
         PromptsUnavailable: a dataset or the tokenizer cannot be had.
@@ -56,10 +57,18 @@ def load_prompts(config: SweepConfig) -> dict[str, PromptSet]:
     use_cache_without_network(config.model, config.datasets.values())
     count = tokenizer_count(config.model)
     room = config.model.max_model_len - config.workload.output_len
-    return {
-        name: load_prompt_set(name, dataset, count=count, max_prompt_tokens=room, seed=config.seed)
+    found = {
+        name: load_prompt_set(
+            name,
+            dataset,
+            count=count,
+            max_prompt_tokens=room,
+            output_len=config.workload.output_len,
+            seed=config.seed,
+        )
         for name, dataset in config.datasets.items()
     }
+    return prompt_sets(config, found)
 
 
 def _prompts(config: SweepConfig, err: Console) -> dict[str, PromptSet]:
@@ -67,8 +76,8 @@ def _prompts(config: SweepConfig, err: Console) -> dict[str, PromptSet]:
         return load_prompts(config)
     except HubUnavailable as error:
         err.print(f"warning: prompts are not counted: {error}", style="yellow", markup=False, highlight=False)
-    enough = max(map(config.workload.block_len, config.workload.max_concurrency)) * config.workload.num_blocks
-    return {name: _placeholders(name, enough) for name in config.datasets}
+    enough = max(map(config.workload.block_len, config.workload.levels)) * config.workload.num_blocks
+    return prompt_sets(config, {name: _placeholders(name, enough) for name in config.datasets})
 
 
 def _placeholders(name: str, number: int) -> PromptSet:
@@ -92,7 +101,8 @@ def _arms(plan: Plan) -> Table:
 
 def _workloads(plan: Plan) -> Table:
     table = Table(title="Workloads", title_justify="left")
-    for header in ("workload", "id", "concur-\nrency", "output"):
+    axis = {"c": "concur-\nrency", "r": "requests\na second", "x": "log\nspeed"}[plan.workloads[0].level_label[0]]
+    for header in ("workload", "id", axis, "output"):
         table.add_column(header, no_wrap=True)
     for header in ("blocks", "requests a block", "prompts (too long)"):
         table.add_column(header)
@@ -101,13 +111,18 @@ def _workloads(plan: Plan) -> Table:
         table.add_row(
             cell.name,
             cell.id,
-            str(cell.max_concurrency),
+            f"{cell.level:g}",
             f"{cell.output_len}{'' if cell.ignore_eos else ' at most'}",
             str(len(blocks)),
-            str(len(blocks[0].prompt_indices)),
+            _range([len(block.requests) for block in blocks]),
             f"{prompts.num_usable} ({prompts.num_too_long})",
         )
     return table
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _command(arm: Arm) -> str:

@@ -16,6 +16,7 @@ import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from orchestrator.config import Level
 from orchestrator.display import arm_name, best_of, is_best
 from orchestrator.selection import ArmResult, Interval, WorkloadResult
 
@@ -138,7 +139,8 @@ def concurrency_plot(workloads: Sequence[WorkloadResult], slug: str, title: str)
     if not lines:
         return None
     with mpl.rc_context(_STYLE):
-        figure, axes = _axes(f"{title}: speedup over concurrency")
+        axis = axis_name(workloads)
+        figure, axes = _axes(f"{title}: speedup over {axis}")
         axes.set_xscale("log", base=2)
         axes.axhline(1, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
         for index, (name, points) in enumerate(lines.items()):
@@ -146,13 +148,13 @@ def concurrency_plot(workloads: Sequence[WorkloadResult], slug: str, title: str)
             style = {"color": SERIES[index], "marker": MARKERS[index], "markersize": 5, "linewidth": 1.5}
             x = [concurrency * shift for concurrency in points]
             _errorbar(axes, x, list(points.values()), label=name, **style)
-        axes.set(xlabel="concurrent requests", ylabel="speedup against baseline (x)")
+        axes.set(xlabel="concurrent requests" if axis == "concurrency" else axis, ylabel="speedup against baseline (x)")
         axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
         axes.minorticks_off()
-        levels = sorted({workload.max_concurrency for workload in workloads})
+        levels = sorted({workload.level for workload in workloads})
         axes.set_xticks(levels, [str(level) for level in levels])
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0, handlelength=1.5)
-        return _finish(figure, slug, f"{title}: speedup against the baseline over concurrency, by arm")
+        return _finish(figure, slug, f"{title}: speedup against the baseline over {axis}, by arm")
 
 
 def survival_arms(workload: WorkloadResult) -> list[ArmResult]:
@@ -161,14 +163,21 @@ def survival_arms(workload: WorkloadResult) -> list[ArmResult]:
     return _thin(arms, [is_best(arm, workload) for arm in arms], MAX_CURVES)
 
 
-def concurrency_lines(workloads: Sequence[WorkloadResult]) -> dict[str, dict[int, Interval]]:
-    """Arm name -> concurrency -> speedup, for at most MAX_LINES arms, those that are best somewhere first."""
-    lines: dict[str, dict[int, Interval]] = {}
+def axis_name(workloads: Sequence[WorkloadResult]) -> str:
+    """What the levels of load are."""
+    if not workloads[0].is_open_loop:
+        return "concurrency"
+    return "request rate" if workloads[0].request_rate is not None else "log speed"
+
+
+def concurrency_lines(workloads: Sequence[WorkloadResult]) -> dict[str, dict[Level, Interval]]:
+    """Arm name -> level of load -> speedup, for at most MAX_LINES arms, those that are best somewhere first."""
+    lines: dict[str, dict[Level, Interval]] = {}
     best: set[str] = set()
     for workload in workloads:
         for arm in sorted(workload.arms, key=lambda arm: (arm.method, arm.num_speculative_tokens)):
             if arm.speedup:
-                lines.setdefault(arm_name(arm), {})[workload.max_concurrency] = arm.speedup
+                lines.setdefault(arm_name(arm), {})[workload.level] = arm.speedup
                 best |= {arm_name(arm)} if is_best(arm, workload) else set()
     chosen = _thin(list(lines), [name in best for name in lines], MAX_LINES)
     return {name: lines[name] for name in chosen}

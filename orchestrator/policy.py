@@ -165,15 +165,18 @@ def num_measurements(plan: Plan, nodes: Collection[str], num_arms: int | None = 
 
 
 def is_complete(plan: Plan, ledger: LedgerView) -> bool:
-    """Whether every arm is measured, between two baselines on every node that measured one."""
+    """Whether every arm is measured, between two baselines on every node that measured one (a node that was taken away
+    has the first alone)."""
     arms = all(_measured_all(plan, ledger, arm, "arm", "") for arm in plan.arms if not arm.is_baseline)
     return arms and is_closed(plan, ledger)
 
 
 def is_closed(plan: Plan, ledger: LedgerView) -> bool:
-    """Whether the baseline was measured again on every node that measures."""
-    nodes = measuring_nodes(ledger)
-    return bool(nodes) and all(_measured_all(plan, ledger, plan.baseline, "closing", node) for node in nodes)
+    """Whether the baseline was measured again on every node that measures and was not taken away."""
+    nodes, gone = measuring_nodes(ledger), {visit.node for visit in ledger.visits() if visit.interrupted}
+    return bool(nodes) and all(
+        _measured_all(plan, ledger, plan.baseline, "closing", node) for node in nodes if node not in gone
+    )
 
 
 def measuring_nodes(ledger: LedgerView) -> list[str]:

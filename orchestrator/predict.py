@@ -11,6 +11,7 @@ from functools import cached_property
 from math import log, sqrt
 from typing import NamedTuple
 
+from orchestrator.config import Level
 from orchestrator.evidence import ArmEvidence, Noise, WorkloadEvidence
 from orchestrator.methods import METHODS
 from orchestrator.metrics import add_counters
@@ -98,7 +99,7 @@ class Predictor:
 
     def _predict(self, workload: WorkloadEvidence, k: int) -> Prediction | None:
         tokens = self.tokens_per_step(workload.cell.dataset, k)
-        fit = self._fits.get(workload.cell.max_concurrency)
+        fit = self._fits.get(workload.cell.level)
         if tokens is None or fit is None:
             return None
         log_time, variance = fit.at(k, workload.cell.dataset, self._weights)
@@ -114,16 +115,16 @@ class Predictor:
         return _tokens_per_step(parts[min(parts)], k) if parts else None
 
     @cached_property
-    def _fits(self) -> Mapping[int, StepTime]:
+    def _fits(self) -> Mapping[Level, StepTime]:
         """Concurrency -> measured times per step; how many tokens each step gave is the arm's own count."""
-        points: dict[int, list[Point]] = {}
+        points: dict[Level, list[Point]] = {}
         for found in self.workloads:
             for arm in found.arms.values():
                 tokens = _tokens_per_step([arm], None)
                 if tokens:
                     k, variance = arm.arm.num_speculative_tokens, self.noise.variance(arm.num_blocks)
                     point = Point(k, found.cell.dataset, log(tokens) - arm.mean, variance)
-                    points.setdefault(found.cell.max_concurrency, []).append(point)
+                    points.setdefault(found.cell.level, []).append(point)
         return {level: StepTime(found, self.largest_k) for level, found in points.items()}
 
     @cached_property

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from orchestrator.compare import Candidate, Comparisons, choose
+from orchestrator.config import Level
 from orchestrator.estimate import Estimate, combine
 from orchestrator.ids import content_id
 from orchestrator.methods import METHODS
@@ -28,14 +29,14 @@ def crossovers(workloads: Sequence[WorkloadResult]) -> tuple[Crossover, ...]:
     """Per dataset, over the measured levels in growing order."""
     found = []
     for dataset in dict.fromkeys(workload.dataset for workload in workloads):
-        levels = sorted((each for each in workloads if each.dataset == dataset), key=lambda each: each.max_concurrency)
+        levels = sorted((each for each in workloads if each.dataset == dataset), key=lambda each: each.level)
         pays = [each.verdict == "speculate" for each in levels]
         first = pays.index(False) if False in pays else len(levels)
         found.append(
             Crossover(
                 dataset=dataset,
-                pays_up_to=levels[first - 1].max_concurrency if first else None,
-                stops_at=levels[first].max_concurrency if first < len(levels) else None,
+                pays_up_to=levels[first - 1].level if first else None,
+                stops_at=levels[first].level if first < len(levels) else None,
             )
         )
     return tuple(found)
@@ -46,13 +47,18 @@ def batch_size_schedules(plan: Plan, workloads: Sequence[WorkloadResult]) -> tup
 
     Between two measured levels the smaller of both k holds, above the last one none: nothing was measured there.
     An undecided level counts as 0. Datasets where no level speculates have no schedule, nor those where levels chose
-    different methods or one that takes none, nor a sweep that varied server settings: a schedule switches k alone.
+    different methods or one that takes none, nor a sweep that varied server settings (a schedule switches k alone), nor
+    an open loop, whose levels are no batch sizes.
     """
     if any(arm.settings for arm in plan.arms):
         return ()
     found = []
     for dataset in dict.fromkeys(workload.dataset for workload in workloads):
-        chosen = {workload.max_concurrency: workload.best for workload in workloads if workload.dataset == dataset}
+        chosen = {
+            workload.max_concurrency: workload.best
+            for workload in workloads
+            if workload.dataset == dataset and workload.max_concurrency is not None
+        }
         methods = {best.method for best in chosen.values() if best and best.num_speculative_tokens}
         if len(methods) == 1 and all(METHODS[method].takes_schedule for method in methods):
             levels = {level: best.num_speculative_tokens if best else 0 for level, best in chosen.items()}
@@ -61,11 +67,11 @@ def batch_size_schedules(plan: Plan, workloads: Sequence[WorkloadResult]) -> tup
     return tuple(found)
 
 
-def overall_levels(found: Comparisons, allowed: Sequence[Arm]) -> dict[int, Arm]:
-    """Concurrency -> the arm that gains most there over all datasets together, the baseline where none is proven to."""
+def overall_levels(found: Comparisons, allowed: Sequence[Arm]) -> dict[Level, Arm]:
+    """Level -> the arm that gains most there over all datasets together, the baseline where none is proven to."""
     plan = found.plan
     chosen = {}
-    for level in sorted({cell.max_concurrency for cell in plan.workloads}):
+    for level in sorted({cell.level for cell in plan.workloads}):
         gains = {arm.id: _over_datasets(arm, level, found) for arm in allowed}
         arms = [arm for arm in allowed if gains[arm.id]]
         candidates = [Candidate(arm.num_speculative_tokens, gain) for arm in arms if (gain := gains[arm.id])]
@@ -75,32 +81,37 @@ def overall_levels(found: Comparisons, allowed: Sequence[Arm]) -> dict[int, Arm]
     return chosen
 
 
-def _over_datasets(arm: Arm, level: int, found: Comparisons) -> Estimate | None:
-    cells = [cell for cell in found.plan.workloads if cell.max_concurrency == level]
+def _over_datasets(arm: Arm, level: Level, found: Comparisons) -> Estimate | None:
+    cells = [cell for cell in found.plan.workloads if cell.level == level]
     parts = [found.estimates[arm.id, cell.id] for cell in cells if (arm.id, cell.id) in found.estimates]
     return combine([(1 / len(parts), part) for part in parts]) if len(parts) == len(cells) else None
 
 
-def schedule_gains(levels: Mapping[int, Arm], found: Comparisons) -> dict[str, Estimate]:
+def schedule_gains(levels: Mapping[Level, Arm], found: Comparisons) -> dict[str, Estimate]:
     """Workload id -> what a server gains there that switches by `levels`."""
     gains = {}
     for cell in found.plan.workloads:
-        arm = levels[cell.max_concurrency]
+        arm = levels[cell.level]
         gain = NO_CHANGE if arm.is_baseline else found.estimates.get((arm.id, cell.id))
         if gain:
             gains[cell.id] = gain
     return gains
 
 
-def schedule_arm(plan: Plan, levels: Mapping[int, Arm]) -> Arm | None:
-    """The server that switches k by its batch size; None where that is no other than a static one."""
+def schedule_arm(plan: Plan, levels: Mapping[Level, Arm]) -> Arm | None:
+    """The server that switches k by its batch size; None where that is no other than a static one.
+
+    In an open loop the levels are no batch sizes, so there is none.
+    """
     speculative = [arm for arm in levels.values() if not arm.is_baseline]
     if len({arm.id for arm in levels.values()}) < 2 or any(arm.settings for arm in plan.arms):
+        return None
+    if any(cell.is_open_loop for cell in plan.workloads):
         return None
     largest = max(speculative, key=lambda arm: arm.num_speculative_tokens)
     if len({arm.method for arm in speculative}) > 1 or not METHODS[largest.method].takes_schedule:
         return None
-    ks = {level: arm.num_speculative_tokens for level, arm in levels.items()}
+    ks = {int(level): arm.num_speculative_tokens for level, arm in levels.items()}
     ranges = batch_size_ranges(ks, plan.baseline.server.max_num_seqs)
     config: dict[str, JsonValue] = {
         **(largest.server.speculative_config or {}),

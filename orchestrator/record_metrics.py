@@ -135,7 +135,7 @@ def cells_of(evidence: Evidence) -> Iterator[Cell]:
                 visits=tuple(by.visits[arm.id]),
                 last_line=max(by.last_line[key], by.last_line[base], by.last_line[(arm.id, "")]),
                 usd_per_hour=evidence.config.hardware.usd_per_hour,
-                result=results.get((workload.dataset, workload.max_concurrency, workload.output_len, arm.name)),
+                result=results.get((workload.point_name, workload.output_len, arm.name)),
                 finished_ms=utc_ms(evidence.selection.created_utc) if evidence.selection else None,
             )
 
@@ -195,7 +195,7 @@ def _nodes_set_aside(evidence: Evidence) -> Collection[str]:
 
 def _results(selection: Selection | None) -> dict[tuple[object, ...], ArmResult]:
     return {
-        (of.dataset, of.max_concurrency, of.output_len, arm.arm): arm
+        (of.point_name, of.output_len, arm.arm): arm
         for of in (selection.workloads if selection else ())
         for arm in of.arms
     }

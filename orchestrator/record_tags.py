@@ -26,6 +26,7 @@ def cell_params(evidence: Evidence, cell: Cell) -> dict[str, str]:
         **workload.model_dump(
             include={"dataset", "max_concurrency", "output_len", "temperature", "top_p", "ignore_eos", "seed"}
         ),
+        **workload.model_dump(include={"arrival", "request_rate", "log_speed"}, exclude_defaults=True),
         "model": evidence.config.model.name,
         "target": server.target,
         "target_revision": server.revision,
@@ -55,7 +56,7 @@ def sweep_params(evidence: Evidence) -> dict[str, str]:
             "method": ", ".join(config.methods) or "none",
             "arms": ", ".join(arm.name for arm in plan.arms),
             "datasets": ", ".join(config.datasets),
-            "max_concurrency": ", ".join(map(str, config.workload.max_concurrency)),
+            config.workload.axis: ", ".join(map(str, config.workload.levels)),
             "output_len": config.workload.output_len,
             "temperature": config.workload.temperature,
             "num_blocks_planned": len(plan.blocks) * len(plan.arms),
@@ -91,9 +92,7 @@ def sweep_tags(evidence: Evidence) -> dict[str, str]:
     }
     if selection is not None:
         # MLflow takes no @ in a tag's name, so not `code@c4`.
-        tags |= {
-            f"verdict.{result.dataset}.c{result.max_concurrency}": result.verdict for result in selection.workloads
-        }
+        tags |= {f"verdict.{result.dataset}.{result.level_label}": result.verdict for result in selection.workloads}
         tags |= {f"confirmation.{found.setting}": found.verdict for found in selection.confirmations}
         tags["recommended"] = selection.recommendation.arm if selection.recommendation else None
         tags |= {_tag_key(f"version.{package}"): text for package, text in selection.provenance.versions.items()}
@@ -134,7 +133,7 @@ def _row(result: WorkloadResult) -> str:
         if arm is not None and arm.speedup is not None:
             gain = f"{arm.speedup.mean:.2f} ({arm.speedup.ci_low:.2f} to {arm.speedup.ci_high:.2f})"
     reason = result.reason.replace("|", "\\|").replace("\n", " ")
-    return f"| {result.dataset}@c{result.max_concurrency} | {result.verdict} | {name} | {gain} | {reason} |\n"
+    return f"| {result.point_name} | {result.verdict} | {name} | {gain} | {reason} |\n"
 
 
 def _joined(values: Iterable[str | None]) -> str | None:

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from orchestrator.config import Hardware, Server, Strict
+from orchestrator.load_point import LoadPoint
+from orchestrator.open_loop import OpenLoop
 
 Phase = Literal["opening", "arm", "confirm", "closing"]
 """`opening` and `closing` are the baseline's visits at a node's start and end; `arm` is a visit of the search,
@@ -15,6 +17,10 @@ SCHEDULE_KEY = "num_speculative_tokens_per_batch_size"
 """vLLM's speculative_config: [[first batch size, last batch size, num_speculative_tokens], ...]."""
 
 
+Arrival = Literal["closed", "poisson", "constant", "log"]
+"""As `workload.arrival`."""
+
+
 class Message(Strict):
     role: Literal["system", "user", "assistant"]
     content: str
@@ -23,7 +29,17 @@ class Message(Strict):
 class Prompt(Strict):
     messages: tuple[Message, ...]
     num_tokens: int | None = None
-    """Prompt length by the target's own tokenizer and chat template; None where it was not counted."""
+    """Length of `messages` by the target's own tokenizer and chat template; None where it was not counted."""
+    later_turns: tuple[str, ...] = ()
+    """What the user says next, one message after each answer of the model."""
+    max_tokens: int | None = None
+    """Of a logged request; None: the workload's output_len."""
+    arrival_s: float | None = None
+    """Of a logged request, from the log's first one."""
+
+    @property
+    def num_turns(self) -> int:
+        return 1 + len(self.later_turns)
 
 
 class ServerSpec(Strict):
@@ -84,14 +100,15 @@ class Arm(Strict):
         return min(ks), max(ks)
 
 
-class WorkloadCell(Strict):
-    """A dataset at one concurrency, with output length and sampling."""
+class WorkloadCell(LoadPoint):
+    """A dataset at one level of load, with output length and sampling.
+
+    A field added later has a default, which the identity leaves out: workloads measured before keep their ids.
+    """
 
     id: str
     name: str
     """For people: `code@c4`."""
-    dataset: str
-    max_concurrency: int
     output_len: int
     ignore_eos: bool
     temperature: float
@@ -101,6 +118,7 @@ class WorkloadCell(Strict):
     request_timeout_s: float
     warmup_prompt_indices: tuple[int, ...] = ()
     """Sent once, unmeasured, before a visit's first block of this workload. Not part of the identity."""
+    arrival: Arrival = "closed"
 
 
 class Block(Strict):
@@ -111,6 +129,14 @@ class Block(Strict):
     index: int
     prompt_indices: tuple[int, ...]
     """Positions in the dataset's prompt set."""
+    num_turns: tuple[int, ...] = ()
+    """Of each prompt's conversation; empty where every prompt is one request."""
+
+    @property
+    def requests(self) -> list[tuple[int, int]]:
+        """(prompt index, turn) of every request, in the order of the record's outputs."""
+        turns = self.num_turns or (1,) * len(self.prompt_indices)
+        return [(index, turn) for index, num in zip(self.prompt_indices, turns, strict=True) for turn in range(num)]
 
 
 class SpecCounters(Strict):
@@ -126,6 +152,12 @@ class RequestRecord(Strict):
     """One request as the client saw it. Times in seconds from the block's start, on a monotonic clock."""
 
     prompt_index: int
+    turn: int = 0
+    """Of its conversation."""
+    max_tokens: int | None = None
+    """Asked for; None: the workload's output_len."""
+    due_s: float | None = None
+    """When an open loop wanted it sent."""
     sent_s: float
     first_token_s: float | None = None
     chunk_s: tuple[float, ...] = ()
@@ -187,10 +219,12 @@ class BlockRecord(Strict):
     itl_s: dict[str, float]
     """Percentiles over all gaps between chunks: p50, p95, p99; empty where there was no gap."""
     output_sha256: tuple[str, ...]
-    """One a request, in the order of the block's prompts."""
+    """One a request, in the order of the block's prompts and their turns."""
     client_cpu_cores: float
     """Cores that the load generator took: its CPU time / wall_s."""
     host: HostUse | None = None
+    open_loop: OpenLoop | None = None
+    """How the load arrived and whether the server kept up; None in a closed loop."""
     void_reason: str | None = None
     """Why the block does not count; None for a good one."""
 
@@ -249,6 +283,13 @@ class VisitRecord(Strict):
     """File name under the sweep's logs/."""
     error: str | None = None
     """Why the visit ended early; its finished blocks count all the same."""
+    fetch_s: float | None = None
+    """To have the model files on the node, before everything else: neither in wall_s nor in server_start_s. None where
+    they are local."""
+    model_revisions: dict[str, str] = Field(default_factory=dict)
+    """Hugging Face id -> commit of the files that were served; without those that are local."""
+    interrupted: bool = False
+    """It ended because the node is about to be taken away: no attempt at the arm, and no more visits there."""
 
 
 class SessionRecord(Strict):
@@ -279,6 +320,10 @@ class VisitTask(Strict):
     server: Server
     workloads: dict[str, WorkloadCell]
     blocks: tuple[Block, ...]
+    model_revisions: dict[str, str] = Field(default_factory=dict)
+    """The sweep's commit of every model that comes from the hub."""
+    model_mirror: str | None = None
+    """s3://bucket/prefix to fetch models from in place of the hub."""
 
 
 class MeasuredBlock(Strict):

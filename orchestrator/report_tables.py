@@ -45,7 +45,7 @@ class TableView:
 
 
 def title_of(workload: WorkloadResult) -> str:
-    return f"{workload.dataset}, concurrency {workload.max_concurrency}"
+    return f"{workload.dataset}, {workload.level_text}"
 
 
 def _marked(arms: Iterable[ArmResult], workload: WorkloadResult) -> frozenset[int]:
@@ -123,7 +123,8 @@ def mix_table(selection: Selection) -> TableView:
     rows = [(overall.arms[at].arm, *(interval(mix.arms[at].gain) for mix in selection.mixes)) for at in measured]
     chosen = overall.best.arm if overall.best else None
     marked = frozenset(row for row, at in enumerate(measured) if overall.arms[at].arm == chosen)
-    caption = f"One setting over the traffic mix (share of time by concurrency: {shares})"
+    by = "load" if any(workload.is_open_loop for workload in selection.workloads) else "concurrency"
+    caption = f"One setting over the traffic mix (share of time by {by}: {shares})"
     return TableView(caption, ("Arm", *columns), rows, marked)
 
 
@@ -214,7 +215,7 @@ def _failed_table(plan: Plan, ledger: LedgerView) -> TableView:
 def _drift_table(selection: Selection) -> TableView:
     rows = [
         (
-            f"{drift.dataset}@c{drift.max_concurrency}",
+            drift.point_name,
             drift.node,
             interval(drift.closing_over_opening),
             "beyond noise" if drift.is_beyond_noise else "within noise",

@@ -7,7 +7,7 @@ from orchestrator.display import DASH, DecisionRow, decision_row, duration, inte
 from orchestrator.ledger import LedgerView
 from orchestrator.outputs import OutputMatch
 from orchestrator.plan import Plan
-from orchestrator.plots import Plot, concurrency_lines, concurrency_plot, survival_plot, throughput_plot
+from orchestrator.plots import Plot, axis_name, concurrency_lines, concurrency_plot, survival_plot, throughput_plot
 from orchestrator.report_tables import (
     TableView,
     confirmation_table,
@@ -158,11 +158,11 @@ def _by_dataset(selection: Selection) -> list[list[WorkloadResult]]:
     groups: dict[str, list[WorkloadResult]] = {}
     for workload in selection.workloads:
         groups.setdefault(workload.dataset, []).append(workload)
-    return [sorted(group, key=lambda workload: workload.max_concurrency) for group in groups.values()]
+    return [sorted(group, key=lambda workload: workload.level) for group in groups.values()]
 
 
 def _workload_view(workload: WorkloadResult, has_prices: bool) -> WorkloadView:
-    anchor, title = slug(f"{workload.dataset}-c{workload.max_concurrency}"), title_of(workload)
+    anchor, title = slug(f"{workload.dataset}-{workload.level_label}"), title_of(workload)
     plots = [
         throughput_plot(workload, f"{anchor}-throughput", title),
         survival_plot(workload, f"{anchor}-survival", title),
@@ -186,35 +186,37 @@ def _workload_view(workload: WorkloadResult, has_prices: bool) -> WorkloadView:
 def _concurrency_view(workloads: Sequence[WorkloadResult]) -> ConcurrencyView:
     dataset = workloads[0].dataset
     plot = concurrency_plot(workloads, slug(f"{dataset}-concurrency"), dataset)
-    levels = [workload.max_concurrency for workload in workloads]
+    levels = [workload.level for workload in workloads]
     rows = [
         (name, *(interval(points.get(level)) for level in levels))
         for name, points in concurrency_lines(workloads).items()
     ]
     headers = ("Arm", *(f"At {level}: speedup (x) [interval]" for level in levels))
-    table = TableView(f"Speedup over concurrency, {dataset}", headers, rows)
+    table = TableView(f"Speedup over {axis_name(workloads)}, {dataset}", headers, rows)
     return ConcurrencyView(dataset, _crossover(workloads), [plot] if plot else [], table)
 
 
 def _crossover(workloads: Sequence[WorkloadResult]) -> str:
     """`Speculate at concurrency 1 and 4; keep the baseline at 16.`"""
+    axis = axis_name(workloads)
     words = {"speculate": "speculate at", "baseline": "keep the baseline at", "undecided": "undecided at"}
     levels: dict[str, list[str]] = {verdict: [] for verdict in words}
     for workload in workloads:
-        levels[workload.verdict].append(str(workload.max_concurrency))
-    parts = [f"{words[verdict]} concurrency {', '.join(at)}" for verdict, at in levels.items() if at]
+        levels[workload.verdict].append(str(workload.level))
+    parts = [f"{words[verdict]} {axis} {', '.join(at)}" for verdict, at in levels.items() if at]
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
 
 
 def _best_k_table(selection: Selection) -> TableView:
-    levels = sorted({workload.max_concurrency for workload in selection.workloads})
+    levels = sorted({workload.level for workload in selection.workloads})
     rows = []
     for group in _by_dataset(selection):
-        cells = {workload.max_concurrency: _best_k_cell(workload) for workload in group}
+        cells = {workload.level: _best_k_cell(workload) for workload in group}
         rows.append((group[0].dataset, *(cells.get(level, DASH) for level in levels)))
-    headers = ("Dataset", *(f"Concurrency {level}" for level in levels))
-    return TableView("Best setting and its speedup (x), by dataset and concurrency", headers, rows)
+    axis = axis_name(selection.workloads)
+    headers = ("Dataset", *(f"{axis.capitalize()} {level}" for level in levels))
+    return TableView(f"Best setting and its speedup (x), by dataset and {axis}", headers, rows)
 
 
 def _best_k_cell(workload: WorkloadResult) -> str:

@@ -29,9 +29,14 @@ class VisitTrial(tune.Trainable):
     """
 
     def setup(
-        self, config: dict[str, str], sweep: SweepConfig, plan: Plan, prompts: Mapping[str, tuple[Prompt, ...]]
+        self,
+        config: dict[str, str],
+        sweep: SweepConfig,
+        plan: Plan,
+        prompts: Mapping[str, tuple[Prompt, ...]],
+        revisions: Mapping[str, str],
     ) -> None:
-        self._sweep, self._plan, self._prompts = sweep, plan, prompts
+        self._sweep, self._plan, self._prompts, self._revisions = sweep, plan, prompts, revisions
         self._events = self._start(config)
 
     def reset_config(self, new_config: dict[str, str]) -> bool:
@@ -55,6 +60,8 @@ class VisitTrial(tune.Trainable):
             server=self._sweep.server,
             workloads={cell.id: cell for cell in self._plan.workloads},
             blocks=tuple(by_id[block_id] for block_id in visit.block_ids),
+            model_revisions=dict(self._revisions),
+            model_mirror=self._sweep.cluster.model_mirror,
         )
         return run_visit(task, self._prompts)
 
@@ -73,15 +80,28 @@ class _ToBoard(Callback):
         self._board.take(_EVENTS.validate_json(result["event"]))
 
 
-def run_visits(config: SweepConfig, board: Board, prompts: Mapping[str, PromptSet], nodes: LiveNodes) -> None:
-    """Run visits until the board has none left. Needs a connected Ray, and its `nodes` (see `cluster.ray_cluster`)."""
+def run_visits(
+    config: SweepConfig,
+    board: Board,
+    prompts: Mapping[str, PromptSet],
+    nodes: LiveNodes,
+    revisions: Mapping[str, str],
+) -> None:
+    """Run visits until the board has none left. Needs a connected Ray, and its `nodes` (see `cluster.ray_cluster`).
+
+    `revisions` are the commits of all models that come from the hub (see `model_files.pin_revisions`).
+    """
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C must end the sweep at once: the ledger has it all
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new output prints a banner even where verbose=0
     # A worker that died is the board's to report; Tune would add a traceback of its own insides.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     trainable = tune.with_parameters(
-        VisitTrial, sweep=config, plan=board.plan, prompts={name: found.prompts for name, found in prompts.items()}
+        VisitTrial,
+        sweep=config,
+        plan=board.plan,
+        prompts={name: found.prompts for name, found in prompts.items()},
+        revisions=revisions,
     )
     with tempfile.TemporaryDirectory(prefix="specsweep-tune-") as storage:
         Tuner(

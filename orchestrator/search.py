@@ -9,7 +9,7 @@ from ray.tune.search import Searcher
 from orchestrator.board import Board
 
 NO_NODE_TIMEOUT_S = 600.0
-"""How long a sweep waits for a node when none is alive."""
+"""How long a sweep waits for a node when none is alive, or all are about to be taken away."""
 
 
 class VisitSearch(Searcher):
@@ -29,13 +29,14 @@ class VisitSearch(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         nodes = self._live_nodes()
-        if nodes:
+        staying = self._board.staying(nodes)
+        if staying:
             self._last_seen_node = time.monotonic()
         visit = self._board.next_visit(nodes)
         if visit is not None:
             self._visit_of[trial_id] = visit.id
             return {"visit": visit.model_dump_json(), "ray_node_id": nodes[visit.node]}
-        waits_for_node = not nodes and time.monotonic() - self._last_seen_node < NO_NODE_TIMEOUT_S
+        waits_for_node = not staying and time.monotonic() - self._last_seen_node < NO_NODE_TIMEOUT_S
         return None if self._board.running or waits_for_node else str(Searcher.FINISHED)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:

@@ -22,7 +22,7 @@ from orchestrator.compare import (
     not_told_apart,
 )
 from orchestrator.config import SelectionRules
-from orchestrator.constraints import broken, limits_on
+from orchestrator.constraints import broken, meets
 from orchestrator.estimate import alone, estimate_all
 from orchestrator.measured import Cell
 from orchestrator.metrics import acceptance_length, acceptance_rate, survival, usd_per_million_output_tokens
@@ -33,6 +33,7 @@ OF_THE_BASELINE = {
     "throughput": "of the baseline's throughput",
     "cost": "of the baseline's tokens per dollar",
     "tpot": "of the baseline's speed per output token",
+    "e2e": "of the baseline's speed per request",
     "goodput": "of the baseline's goodput",
 }
 
@@ -102,6 +103,8 @@ def _decide(judged: Sequence[Judged], workload: WorkloadCell, found: Comparisons
     result = WorkloadResult(
         dataset=workload.dataset,
         max_concurrency=workload.max_concurrency,
+        request_rate=workload.request_rate,
+        log_speed=workload.log_speed,
         output_len=workload.output_len,
         verdict="undecided",
         reason="",
@@ -266,7 +269,8 @@ def _arm_result(
         tpot_s=_quantiles(cell.tpot_s),
         e2e_s=_quantiles(cell.e2e_s),
         goodput_requests_per_s=cell.num_good / cell.wall_s if rules.slo and cell.wall_s else None,
-        meets_constraints=not broken(cell, rules.constraints) if limits_on(cell, rules.constraints) else None,
+        meets_constraints=meets(cell, rules.constraints),
+        saturated_share=cell.saturated_share,
         usd_per_million_output_tokens=(
             usd_per_million_output_tokens(usd_per_hour, throughput.mean) if usd_per_hour and throughput else None
         ),

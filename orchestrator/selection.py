@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from orchestrator.config import Strict
+from orchestrator.config import Level, Strict
+from orchestrator.load_point import LoadPoint
 
 Verdict = Literal["speculate", "baseline", "undecided"]
 
@@ -53,7 +54,10 @@ class ArmResult(Strict):
     goodput_requests_per_s: float | None = None
     """Requests a second that keep every limit of selection.slo; None without one."""
     meets_constraints: bool | None = None
-    """None where selection.constraints asks for nothing."""
+    """Those of selection, and in an open loop that its queue does not grow; None where nothing is asked."""
+    saturated_share: float | None = None
+    """Open loop: share (0..1) of the blocks in which the queue grew, so that the arm cannot keep up; None where it
+    cannot be told."""
     usd_per_million_output_tokens: float | None
     step_s: float | None = None
     """Time of one step of the engine while requests decode, seconds; of the baseline, the time of a token."""
@@ -67,9 +71,7 @@ class ArmResult(Strict):
     """Share (0..1) of prompts whose output is identical to the baseline's; None where temperature > 0."""
 
 
-class WorkloadResult(Strict):
-    dataset: str
-    max_concurrency: int
+class WorkloadResult(LoadPoint):
     output_len: int
     verdict: Verdict
     reason: str
@@ -97,28 +99,26 @@ class Mix(Strict):
 
     dataset: str | None
     """None: all datasets, each weighing the same."""
-    traffic: dict[int, float]
-    """Concurrency -> share of time."""
+    traffic: dict[Level, float]
+    """Concurrency (or request rate, or log speed) -> share of time."""
     verdict: Verdict
     best: Choice | None
     arms: tuple[MixedArm, ...]
 
 
 class Crossover(Strict):
-    """Where speculation stops paying as concurrency grows; both None where no measured level is on that side."""
+    """Where speculation stops paying as the load grows; both None where no measured level is on that side."""
 
     dataset: str
-    pays_up_to: int | None
+    pays_up_to: Level | None
     """The highest level up to which every measured one says speculate."""
-    stops_at: int | None
+    stops_at: Level | None
     """The lowest level that says baseline, or is undecided."""
 
 
-class Drift(Strict):
+class Drift(LoadPoint):
     """The baseline at a node's end against its start, on the same blocks."""
 
-    dataset: str
-    max_concurrency: int
     node: str
     num_blocks: int
     closing_over_opening: Interval
@@ -170,6 +170,8 @@ class Provenance(Strict):
     """Repairs of engine defects that some server ran with."""
     nodes_set_aside: dict[str, str] = Field(default_factory=dict)
     """Node -> why nothing that it measured counts."""
+    model_revisions: dict[str, str] = Field(default_factory=dict)
+    """Hugging Face id -> commit of the files that were served; without local ones."""
 
 
 class Selection(Strict):

@@ -6,6 +6,9 @@ how many tokens a step must yield before speculation gains.
 
 The moment of the first token as the client sees it is not used as it is: a server that is faster than its client sends
 several tokens in the first chunk. That only ever delays it, so the least of the arms' medians is taken for the prefill.
+
+All of this is at a fixed concurrency. In an open loop a faster arm has a smaller batch, so its steps do not compare
+with the baseline's, and there are no figures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +58,7 @@ class StepCosts:
         own, plain = self.step_s(arm, workload), self.step_s(self.plan.baseline, workload)
         return own / plain if own and plain else None
 
-    def pooled_ratio(self, arm: Arm, max_concurrency: int, without: str | None = None) -> float | None:
+    def pooled_ratio(self, arm: Arm, max_concurrency: int | None, without: str | None = None) -> float | None:
         """Geometric mean of `ratio` over the workloads at that concurrency, except the dataset `without`."""
         ratios = [
             self.ratio(arm, cell)
@@ -87,13 +90,15 @@ class StepCosts:
         """The part of a step that is not verification, which is taken to last as long as a baseline step over as many
         positions: that of as many concurrent requests, interpolated between measured levels and never beyond."""
         own = self.step_s(arm, workload)
+        if workload.max_concurrency is None:
+            return None
         positions = workload.max_concurrency * (arm.num_speculative_tokens + 1)
         verify_s = self._baseline_step_s(workload.dataset, positions)
         return own - verify_s if own and verify_s else None
 
     def _baseline_step_s(self, dataset: str, batch_size: int) -> float | None:
-        cells = sorted((c for c in self.plan.workloads if c.dataset == dataset), key=lambda c: c.max_concurrency)
-        known = [(c.max_concurrency, step) for c in cells if (step := self.step_s(self.plan.baseline, c))]
+        cells = [c for c in self.plan.workloads if c.dataset == dataset]
+        known = sorted((c.level, step) for c in cells if (step := self.step_s(self.plan.baseline, c)))
         for (low, low_s), (high, high_s) in pairwise(known):
             if low <= batch_size <= high:
                 return low_s + (high_s - low_s) * (batch_size - low) / (high - low)
@@ -106,7 +111,10 @@ class StepCosts:
     @cached_property
     def _step_s(self) -> Mapping[tuple[str, str], float]:
         found: dict[tuple[str, str], float] = {}
+        fixed = {workload.id for workload in self.plan.workloads if not workload.is_open_loop}
         for (arm_id, workload_id), cell in self.cells.items():
+            if workload_id not in fixed:
+                continue
             steps, prefill_s = _steps(self.plan.arm(arm_id), cell), self._prefill_s.get(workload_id)
             if steps and prefill_s is not None:
                 decoding_s = sum(cell.e2e_s) - prefill_s * cell.num_requests

@@ -25,6 +25,7 @@ from orchestrator.report import write_report
 from orchestrator.selection import Selection
 from orchestrator.sweep_dir import SweepDir, open_sweep
 from tasks.host import probe_node, profile_mismatch
+from tasks.model_files import pin_revisions
 from tasks.preflight import refuse_plan
 from tasks.server_command import engine_command
 from tasks.server_http import can_bind
@@ -132,10 +133,11 @@ def _measure(
 
     board = Board(plan, policy_for(config), ledger, sweep_dir)
     board.listeners.append(_kick_between_visits(recorder))
+    revisions = pin_revisions([arm.server for arm in plan.arms], ledger.visits())
     with _session(ledger), ray_cluster(config.cluster, config.hardware) as nodes, show_progress(board, console):
         from orchestrator.schedule import run_visits  # after ray_cluster has set what Ray reads at import
 
-        run_visits(config, board, prompts, nodes)
+        run_visits(config, board, prompts, nodes, revisions)
 
 
 @contextmanager

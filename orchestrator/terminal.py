@@ -6,6 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.check import Check
 from orchestrator.display import (
     arm_name,
     decision_row,
@@ -100,6 +101,16 @@ def recommendation_text(selection: Selection) -> str:
     config = recommendation.speculative_config
     flag = f"--speculative-config '{json.dumps(config)}'\n\n" if config is not None else ""
     return f"{scope}\n\n{flag}{recommendation.vllm_serve}\n\nOr in a container:\n\n{recommendation.docker_run}\n"
+
+
+MARKS = {"ok": ("OK  ", "green"), "warning": ("WARN", "yellow"), "failure": ("FAIL", "bold red")}
+
+
+def check_text(check: Check) -> Text:
+    """One line of `orchestrator doctor`, and what follows from it where it is not in order."""
+    mark, style = MARKS[check.status]
+    text = Text.assemble((mark, style), f"  {check.name:<17} {check.finding}")
+    return text if check.advice is None else text.append(f"\n{'':<6}{'':<17} → {check.advice}")
 
 
 def _table(*left: str, right: tuple[str, ...]) -> Table:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from orchestrator.config import SweepConfig
 from orchestrator.plan import Plan
@@ -27,19 +28,27 @@ def refuse_plan(config: SweepConfig, plan: Plan) -> None:
             refuse_beyond_block(arm, _drafter_config(arm))
 
 
-def refuse_arm(arm: Arm, temperatures: Iterable[float]) -> None:
-    """Raise ConfigError where this machine's engine, or the checkpoints found here, do not take the arm."""
+def refuse_arm(arm: Arm, temperatures: Iterable[float], folders: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Raise ConfigError where this machine's engine, or the checkpoints found here, do not take the arm.
+
+    Args:
+        folders: model -> where its files are, of those that were fetched.
+    """
     engine = installed_engine(arm.server.command)
     if engine is not None:
         refuse_unrunnable(arm, engine, temperatures)
-    target = None if arm.is_baseline else checkpoint_config(arm.server.target, arm.server.revision)
-    refuse_checkpoints(arm, engine, target, _drafter_config(arm))
+    if arm.is_baseline:
+        return
+    target = folders.get(arm.server.target, arm.server.target)
+    refuse_checkpoints(arm, engine, checkpoint_config(target, arm.server.revision), _drafter_config(arm, folders))
 
 
-def _drafter_config(arm: Arm) -> Mapping[str, object] | None:
+def _drafter_config(arm: Arm, folders: Mapping[str, str] = MappingProxyType({})) -> Mapping[str, object] | None:
     config = arm.server.speculative_config or {}
     model, revision = config.get("model"), config.get("revision")
-    return checkpoint_config(str(model), str(revision) if revision else None) if model else None
+    if not isinstance(model, str):
+        return None
+    return checkpoint_config(folders.get(model, model), str(revision) if revision else None)
 
 
 def checkpoint_config(model: str, revision: str | None) -> Mapping[str, object] | None:

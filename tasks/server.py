@@ -46,17 +46,26 @@ class VllmServer:
         log_path: the engine's stdout and stderr; appended.
         port: a fixed port; None takes a free one.
         stop_grace_s: seconds from SIGTERM to SIGKILL.
+        folders: model as the spec names it -> its files on this node, where they were fetched (tasks.model_files).
     """
 
     def __init__(
-        self, spec: ServerSpec, *, name: str, log_path: Path, port: int | None = None, stop_grace_s: float = 10.0
+        self,
+        spec: ServerSpec,
+        *,
+        name: str,
+        log_path: Path,
+        port: int | None = None,
+        stop_grace_s: float = 10.0,
+        folders: Mapping[str, str] | None = None,
     ) -> None:
         self.spec = spec
         self.name = name
         self.log_path = log_path
         self.api_key = secrets.token_urlsafe(32)
-        self.model_path = resolve_model(spec.target)
-        self.speculative_config = _with_local_drafter(spec.speculative_config)
+        folders = folders or {}
+        self.model_path = folders.get(spec.target) or resolve_model(spec.target)
+        self.speculative_config = _with_local_drafter(spec.speculative_config, folders)
         self._wanted_port = port
         self._stop_grace_s = stop_grace_s
         self._process: GuardedProcess | None = None
@@ -234,12 +243,14 @@ class VllmServer:
         return ask(self.base_url + path, request, api_key=self.api_key, timeout_s=timeout_s)
 
 
-def _with_local_drafter(speculative_config: Mapping[str, JsonValue] | None) -> dict[str, JsonValue] | None:
+def _with_local_drafter(
+    speculative_config: Mapping[str, JsonValue] | None, folders: Mapping[str, str]
+) -> dict[str, JsonValue] | None:
     if speculative_config is None:
         return None
     local = dict(speculative_config)
     if isinstance(drafter := local.get("model"), str):
-        local["model"] = resolve_model(drafter)
+        local["model"] = folders.get(drafter) or resolve_model(drafter)
     return local
 
 

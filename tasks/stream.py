@@ -53,6 +53,9 @@ class Stream:
     chunk_s: list[float] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
+    """Reasoning included."""
+    content: str = ""
+    """The answer alone, as the next turn of a conversation has it."""
     finish_reason: str | None = None
     usage: _Usage | None = None
     error: str | None = None
@@ -91,6 +94,7 @@ def read_stream(pieces: Iterable[Piece]) -> Stream:
         for choice in event.choices:
             stream.finish_reason = choice.finish_reason or stream.finish_reason
             stream.text += choice.delta.text
+            stream.content += choice.delta.content or ""
             stream.token_ids += choice.token_ids or []
             if choice.has_tokens:
                 stream.chunk_s.append(arrival_s)

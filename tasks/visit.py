@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from orchestrator.defects import refuse_known_defects, sampling_collapse
-from orchestrator.errors import ArmMismatch, LoadFailed, NodeUnavailable, OrchestratorError
+from orchestrator.errors import ArmMismatch, LoadFailed, NodeInterrupted, NodeUnavailable, OrchestratorError
 from orchestrator.methods import METHODS
 from orchestrator.metrics import tokens_per_draft
 from orchestrator.provenance import library_versions
@@ -25,11 +25,14 @@ from orchestrator.records import (
     VisitTask,
     WorkloadCell,
 )
+from tasks import notice
+from tasks.arrival import due_times_s
 from tasks.bandwidth import memory_bandwidth_gb_per_s
 from tasks.counters import EngineCounters, delta, read_counters
 from tasks.host import probe_node, profile_mismatch, take_normal_priority
 from tasks.host_use import HostReading, crowded, host_use
 from tasks.load import LoadResult, Target, run_load, summarise
+from tasks.model_files import fetch_models
 from tasks.preflight import refuse_arm
 from tasks.server import VllmServer
 from tasks.server_log import applied_patches, thread_binding
@@ -52,9 +55,10 @@ def run_visit(task: VisitTask, prompts: PromptsByDataset) -> Iterator[VisitEvent
     with tempfile.TemporaryDirectory(prefix="specsweep-visit-") as folder:
         run = _Run(task, prompts, Path(folder) / f"{task.visit.id}.log")
         try:
-            yield from run.measure()
+            with notice.under_way():
+                yield from run.measure()
         except OrchestratorError as error:
-            run.error = f"{type(error).__name__}: {error}"
+            run.fail(error)
         yield run.finished()
 
 
@@ -65,8 +69,9 @@ class _Run:
         self.task = task
         self.prompts = prompts
         self.log_path = log_path
-        self.started = time.monotonic()
-        self.started_utc = datetime.now(UTC).isoformat()
+        self._start_clock()
+        self.fetch_s: float | None = None
+        self.model_revisions: dict[str, str] = {}
         self.server_start_s: float | None = None
         self.server_stop_s: float | None = None
         self.warmup_s = 0.0
@@ -75,25 +80,40 @@ class _Run:
         self.engine_version: str | None = None
         self.node_info: NodeInfo | None = None
         self.error: str | None = None
+        self.interrupted = False
+
+    def fail(self, error: OrchestratorError) -> None:
+        """Why the visit ends early; an engine that had to end in time before the node does says nothing of its arm."""
+        knows_why = isinstance(error, NodeInterrupted | NodeUnavailable)
+        announced = None if knows_why else notice.announced()
+        if announced and announced.left_s < notice.NO_TIME_S:
+            error = NodeInterrupted(f"{announced}: what was under way is cut off")
+        self.interrupted = isinstance(error, NodeInterrupted)
+        self.error = f"{type(error).__name__}: {error}"
 
     def measure(self) -> Iterator[MeasuredBlock]:
+        _refuse_interrupted()
+        arm = self.task.visit.arm
+        temperatures = [cell.temperature for cell in self.task.workloads.values()]
+        refuse_arm(arm, temperatures)
+        folders = self._fetch_models()
+        refuse_arm(arm, temperatures, folders)
         take_normal_priority()
         self.node_info = probe_node().model_copy(update={"memory_bandwidth_gb_per_s": memory_bandwidth_gb_per_s()})
         mismatch = profile_mismatch(self.task.hardware, self.node_info)
         if mismatch:
             raise NodeUnavailable(mismatch)
-        limits, arm = self.task.server, self.task.visit.arm
-        temperatures = [cell.temperature for cell in self.task.workloads.values()]
-        refuse_arm(arm, temperatures)
+        limits = self.task.server
         server = VllmServer(
             arm.server,
             name=self.task.visit.id,
             log_path=self.log_path,
             port=limits.port,
             stop_grace_s=limits.stop_grace_s,
+            folders=folders,
         )
         begun = time.monotonic()
-        with server:
+        with server, notice.ended_in_time(server.pid):
             server.wait_until_ready(timeout_s=limits.ready_timeout_s)
             self.server_start_s = time.monotonic() - begun
             self.engine_version = server.engine_version
@@ -105,6 +125,17 @@ class _Run:
             begun = time.monotonic()
         self.server_stop_s = time.monotonic() - begun
 
+    def _fetch_models(self) -> dict[str, str]:
+        """Model -> folder. The visit's own time begins after it."""
+        models = fetch_models(self.task.visit.arm.server, self.task.model_revisions, self.task.model_mirror)
+        self.fetch_s, self.model_revisions = models.fetch_s, models.revisions
+        self._start_clock()
+        return models.folders
+
+    def _start_clock(self) -> None:
+        self.started = time.monotonic()
+        self.started_utc = datetime.now(UTC).isoformat()
+
     def _blocks(self, server: VllmServer, target: Target) -> Iterator[MeasuredBlock]:
         warm: set[str] = set()
         for block in self.task.blocks:
@@ -112,11 +143,13 @@ class _Run:
             if cell.id not in warm:
                 self._warm_up(server, target, cell)
                 warm.add(cell.id)
+            _refuse_interrupted()
             measured = self._measure_block(server, target, cell, block)
             self.num_blocks += 1
             yield measured
 
     def _warm_up(self, server: VllmServer, target: Target, cell: WorkloadCell) -> None:
+        """All at once in an open loop."""
         begun = time.monotonic()
         before = _counters(target)
         load = _drive(server, target, self._pick(cell, cell.warmup_prompt_indices), cell)
@@ -150,7 +183,9 @@ class _Run:
         started_utc = datetime.now(UTC).isoformat()
         begun = time.monotonic()
         before, host_before = _counters(target), HostReading.take(server.pid)
-        load = _drive(server, target, self._pick(cell, block.prompt_indices), cell)
+        prompts = self._pick(cell, block.prompt_indices)
+        due_s = due_times_s(cell, block.index, [prompt for _, prompt in prompts])
+        load = _drive(server, target, prompts, cell, due_s)
         host = host_use(host_before, HostReading.take(server.pid))
         counters = _settled_delta(target, before, load)
         self.blocks_s += time.monotonic() - begun
@@ -192,6 +227,7 @@ class _Run:
             itl_s=summary.itl_s,
             output_sha256=summary.output_sha256,
             client_cpu_cores=load.client_cpu_cores,
+            open_loop=summary.open_loop,
             host=host,
             void_reason=summary.void_reason or contamination or crowded(self.task.hardware, host, load.wall_s),
         )
@@ -211,7 +247,7 @@ class _Run:
         drafted = tokens_per_draft(spec) if spec else None
         if arm.is_baseline:
             return f"the baseline drafted {drafted:.2f} tokens a step" if drafted else None
-        least, most = arm.k_range(cell.max_concurrency)
+        least, most = arm.k_range(cell.max_concurrency or arm.server.max_num_seqs)
         if not METHODS[arm.method].drafts_exactly:
             least = 0  # it drafts what it finds, at most k
         if drafted is None:
@@ -248,13 +284,27 @@ class _Run:
             versions=library_versions(),
             server_log=self.log_path.name if log else None,
             error=self.error,
+            fetch_s=self.fetch_s,
+            model_revisions=self.model_revisions,
+            interrupted=self.interrupted,
         )
         return FinishedVisit(record=record, server_log=log)
 
 
-def _drive(server: VllmServer, target: Target, prompts: Sequence[tuple[int, Prompt]], cell: WorkloadCell) -> LoadResult:
+def _refuse_interrupted() -> None:
+    if announced := notice.announced():
+        raise NodeInterrupted(f"{announced}: no more blocks are taken here")
+
+
+def _drive(
+    server: VllmServer,
+    target: Target,
+    prompts: Sequence[tuple[int, Prompt]],
+    cell: WorkloadCell,
+    due_s: Sequence[float] | None = None,
+) -> LoadResult:
     """The load; where a request failed because the engine died, its own words instead of a refused connection."""
-    load = run_load(target, prompts, cell)
+    load = run_load(target, prompts, cell, due_s)
     if any(request.error for request in load.requests):
         time.sleep(END_NOTICE_S)
         server.raise_if_ended()

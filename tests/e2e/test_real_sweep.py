@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
 from orchestrator.ledger import Ledger, key_of
+from orchestrator.records import RawRequest
 from orchestrator.selection import Selection
 from orchestrator.sweep_dir import SweepDir
 
@@ -28,6 +29,7 @@ OVERRIDES = [
     "model=demo",
     f"dataset@datasets=[{','.join(FILES)}]",
     *(f"datasets.{name}.data_files={DATA / file}" for name, file in FILES.items()),
+    "datasets.mt_bench.turns=all",
     "speculation.num_speculative_tokens=[7]",
     "workload.max_concurrency=[4]",
     "workload.output_len=32",
@@ -66,6 +68,18 @@ def _servers(marker: str) -> Iterator[psutil.Process]:
             continue
 
 
+def _second_turns(requests: Sequence[RawRequest]) -> int:
+    """How many there are, all with the first turn's answer in their context."""
+    first = {(request.block_id, request.prompt_index): request for request in requests if request.turn == 0}
+    second = {(request.block_id, request.prompt_index): request for request in requests if request.turn == 1}
+    for key, request in second.items():
+        before = first[key].prompt_tokens
+        assert before is not None
+        assert request.prompt_tokens is not None
+        assert request.prompt_tokens > before + 16  # the answer's 32 tokens, read again as text, and a question
+    return len(second)
+
+
 def test_killed_sweep_over_real_prompts_continues_and_selects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marker = f"e2e-{os.getpid()}"
     monkeypatch.setenv("SPECSWEEP_TEST", marker)
@@ -95,7 +109,9 @@ def test_killed_sweep_over_real_prompts_continues_and_selects(tmp_path: Path, mo
     folder = SweepDir(tmp_path / "results" / "latest")
     requests = [request for visit_id in _visit_ids(ledger) for request in folder.read_raw(visit_id)]
     assert all(len(request.output_token_ids or ()) == request.output_tokens == 32 for request in requests)
-    assert len(requests) >= 3 * 3 * 3 * 8
+    assert len(requests) >= 3 * 3 * 3 * (8 + 8 + 16) / 3
+    seconds = [_second_turns(list(folder.read_raw(visit_id))) for visit_id in _visit_ids(ledger)]
+    assert sum(seconds) >= 3 * 3 * 8  # of MT-Bench alone
 
     selection = Selection.model_validate_json((tmp_path / "results" / "latest" / "selection.json").read_bytes())
     assert [workload.dataset for workload in selection.workloads] == list(FILES)

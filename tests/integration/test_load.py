@@ -4,6 +4,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from statistics import median
 
 import pytest
 
@@ -12,7 +13,7 @@ from orchestrator.records import Message, Prompt, WorkloadCell
 from tasks.counters import delta, read_counters
 from tasks.load import LoadResult, Target, run_load, summarise, void_reason
 from tests.standin import COMMAND, StandIn, free_port, standin
-from tests.standin.server import expected_speedup
+from tests.standin.server import expected_speedup, token_ids
 
 KEY = "sk-test"
 SPECULATION = ("--speculative-config", '{"method": "dflash", "model": "d", "num_speculative_tokens": 7}')
@@ -218,3 +219,102 @@ def test_stand_in_states_its_configuration_as_vllm_does(flags: tuple[str, ...], 
         process.terminate()
     assert "Initializing a V1 LLM engine (v0.32.0) with config: model='m', " in line
     assert stated in line
+
+
+def ask(index: int, **fields: object) -> Prompt:
+    message = Message(role="user", content=f"write code number {index}")
+    return Prompt.model_validate({"messages": (message,)} | fields)
+
+
+def drive(
+    server: StandIn, asked: list[Prompt], due_s: tuple[float, ...] | None = None, **changes: object
+) -> LoadResult:
+    target = Target(base_url=server.base_url, api_key=None, model=server.model)
+    return run_load(target, list(enumerate(asked)), cell(**changes), due_s)
+
+
+def test_next_turn_has_the_models_own_answer_in_its_context(plain: StandIn) -> None:
+    talk = ask(0, later_turns=("and shorter?", "and longer?"))
+
+    first, second, third = drive(plain, [talk], output_len=8).requests
+
+    assert [(r.prompt_index, r.turn, r.error) for r in (first, second, third)] == [(0, t, None) for t in range(3)]
+    context = talk.messages[0].content
+    for request, follow_up in ((first, "and shorter?"), (second, "and longer?"), (third, "")):
+        ids = token_ids(context, 8)
+        assert request.output_token_ids == tuple(ids)
+        context = "\n".join([context, "".join(f" w{token}" for token in ids), follow_up])
+
+
+def test_conversation_takes_one_stream_and_its_turns_follow_each_other() -> None:
+    with standin() as fresh:
+        result = drive(fresh, [ask(i, later_turns=("more",)) for i in range(4)], max_concurrency=2, output_len=8)
+        assert fresh.gauge("standin:peak_requests_running") == 2
+    assert [(r.prompt_index, r.turn) for r in result.requests] == [(i, t) for i in range(4) for t in range(2)]
+    for first, second in zip(result.requests[::2], result.requests[1::2], strict=True):
+        assert second.sent_s >= first.end_s
+    assert summarise(result.requests, cell(output_len=8)).output_tokens == 4 * 2 * 8
+
+
+def test_turn_that_fails_ends_its_conversation_and_voids_the_block() -> None:
+    with standin("--standin-fail-after", "1") as failing:
+        result = drive(failing, [ask(0, later_turns=("b", "c"))], output_len=8)
+    assert [request.error is None for request in result.requests] == [True, False]
+    assert void_reason(result.requests, cell(output_len=8)) is not None
+
+
+def test_open_loop_sends_when_due_however_many_are_under_way() -> None:
+    due = tuple(0.05 * index for index in range(12))
+    with standin("--standin-step-ms", "20") as slow:
+        result = drive(
+            slow, [ask(i) for i in range(12)], due, arrival="constant", max_concurrency=None, request_rate=20
+        )
+        assert slow.gauge("standin:peak_requests_running") > 8
+    assert [request.due_s for request in result.requests] == list(due)
+    lateness = [request.sent_s - at for request, at in zip(result.requests, due, strict=True)]
+    assert min(lateness) >= 0
+    assert median(lateness) < 0.02  # a busy machine wakes late; the strict figure is in docs/results/log_replay.md
+
+
+def test_latency_of_an_open_loop_counts_from_when_a_request_was_due(plain: StandIn) -> None:
+    result = drive(
+        plain, [ask(i) for i in range(8)], tuple(0.02 * i for i in range(8)), max_concurrency=None, request_rate=50
+    )
+
+    summary = summarise(result.requests, cell(max_concurrency=None, request_rate=50))
+
+    assert summary.open_loop is not None
+    assert summary.open_loop.offered_requests_per_s == pytest.approx(50)
+    for request, e2e_s in zip(result.requests, summary.e2e_s, strict=True):
+        assert e2e_s == request.chunk_s[-1] - (request.due_s or 0.0)
+
+
+def test_logged_request_asks_for_its_own_length_and_is_short_only_by_that(plain: StandIn) -> None:
+    result = drive(plain, [ask(0, max_tokens=5), ask(1)])
+
+    assert [request.output_tokens for request in result.requests] == [5, 32]
+    assert void_reason(result.requests, cell()) is None
+
+
+def test_natural_length_is_no_fault_and_says_why_it_ended() -> None:
+    with standin("--standin-short") as stopping:
+        result = load(stopping, 2, ignore_eos=False)
+    assert [(r.finish_reason, r.output_tokens) for r in result.requests] == [("stop", 16)] * 2
+    assert void_reason(result.requests, cell(ignore_eos=False)) is None
+
+
+def test_sampling_has_a_seed_of_its_own_for_every_request_and_the_same_for_every_arm(
+    plain: StandIn, server: StandIn
+) -> None:
+    same = Prompt(messages=(Message(role="user", content="write code"),))
+    target = Target(base_url=plain.base_url, api_key=None, model=plain.model)
+    speculating = Target(base_url=server.base_url, api_key=KEY, model=server.model)
+
+    def sampled(where: Target, **changes: object) -> list[str | None]:
+        found = run_load(where, [(0, same), (1, same)], cell(temperature=0.8, **changes))
+        return [request.output_sha256 for request in found.requests]
+
+    first = sampled(target)
+    assert first[0] != first[1]
+    assert first == sampled(target) == sampled(speculating)
+    assert set(first).isdisjoint(sampled(target, seed=1))

@@ -4,7 +4,8 @@
 
 It speaks the parts of vLLM 0.32's HTTP interface that the project uses, logs the line that states the configuration,
 and simulates decoding: a step takes `step_s`, and drafts are accepted by a chance that a word in the prompt chooses.
-Tokens are a hash of the prompt, so all arms answer alike. Flags of vLLM that it does not know are ignored.
+Tokens are a hash of the prompt (and of the seed, at a temperature), so all arms answer alike. Flags of vLLM that it
+does not know are ignored.
 
 The speedups to expect (`expected_speedup`), on a machine that is not too busy for steps of 2 ms: at concurrency 1
 code 5.5 at k=15 (4.1 at 7), math 2.2 at k=7 (1.9 at 3 and 15), chat at most 0.8 at any k.
@@ -169,6 +170,11 @@ class Answer:
     num_sent: int = 0
 
     @property
+    def source(self) -> str:
+        """What the tokens are a hash of: sampled ones depend on the seed too."""
+        return f"{self.prompt} #{self.body.get('seed')}" if self.body.get("temperature") else self.prompt
+
+    @property
     def prompt_tokens(self) -> int:
         return len(self.prompt.split())
 
@@ -194,7 +200,7 @@ class Answer:
         return usage + b"data: [DONE]\n\n"
 
     def whole(self) -> Json:
-        ids = token_ids(self.prompt, self.count)
+        ids = token_ids(self.source, self.count)
         choice = self._content("message", ids) | self._ids(ids) | {"finish_reason": self.finish_reason}
         return self._envelope([choice]) | {"usage": self._usage()}
 
@@ -297,7 +303,7 @@ class Server:
     async def _decode(self, answer: Answer) -> AsyncIterator[list[int]]:
         """Tokens at the pace of `step_s`, against a clock, so that slow sleeps do not add up."""
         due = time.perf_counter()
-        for ids in self.engine.chunks(answer.prompt, answer.count, float(answer.body.get("temperature") or 0)):
+        for ids in self.engine.chunks(answer.source, answer.count, float(answer.body.get("temperature") or 0)):
             seconds = SLOWDOWN * step_s(self.args.standin_step_ms, self.engine.num_running, self.engine.k_now)
             due += seconds
             if self.args.standin_busy:

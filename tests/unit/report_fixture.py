@@ -70,7 +70,7 @@ def make_plan(grid: Sequence[int] = GRID, concurrencies: Sequence[int] = (1, 4))
 
 def make_selection(plan: Plan) -> Selection:
     workloads = tuple(
-        make_workload(cell.dataset, cell.max_concurrency, [arm.num_speculative_tokens for arm in plan.arms])
+        make_workload(cell.dataset, int(cell.level), [arm.num_speculative_tokens for arm in plan.arms])
         for cell in plan.workloads
     )
     return Selection(

@@ -173,3 +173,44 @@ def test_end_of_a_visit_frees_its_node(board: Board) -> None:
 
     assert isinstance(event, FinishedVisit)
     assert start(board).attempt == 2
+
+
+def interrupt(board: Board, visit: Visit, num_blocks: int) -> None:
+    """The node hands in what is finished and goes."""
+    for event in answers(board.plan, visit)[:num_blocks]:
+        board.take(event)
+    ended = finished(visit, error="NodeInterrupted: announced")
+    board.take(ended.model_copy(update={"record": ended.record.model_copy(update={"interrupted": True})}))
+
+
+def test_interruption_is_no_attempt_and_the_rest_goes_to_another_node(board: Board) -> None:
+    for node in ("a", "b"):
+        finish(board, start(board, node))
+    on_a = start(board, "a")
+    interrupt(board, on_a, num_blocks=1)
+
+    on_b = start(board, "a", "b")
+
+    assert (on_b.node, on_b.arm, on_b.attempt) == ("b", on_a.arm, on_a.attempt)
+    assert on_b.block_ids == on_a.block_ids[1:]
+
+
+def test_node_that_is_about_to_go_gets_nothing_until_it_has_gone_and_come_back(board: Board) -> None:
+    interrupt(board, start(board, "a"), num_blocks=0)
+
+    assert board.next_visit(["a"]) is None
+    assert board.staying(["a", "b"]) == {"b"}
+    assert start(board, "a", "b").node == "b"
+    board.staying(["b"])
+    assert board.next_visit(["a", "b"]) is not None
+
+
+def test_node_that_was_taken_away_owes_no_closing_baseline(board: Board) -> None:
+    finish(board, start(board, "a"))
+    finish(board, start(board, "a"))
+    interrupt(board, start(board, "a"), num_blocks=1)
+    while visit := board.next_visit(["b"]):
+        finish(board, visit)
+
+    assert is_complete(board.plan, board.ledger)
+    assert {record.node for record in board.ledger.visits() if record.phase == "closing"} == {"b"}

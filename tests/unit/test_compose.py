@@ -113,7 +113,8 @@ def test_key_like_no_other_is_refused_with_what_is_known(prefix: str) -> None:
         ),
         (
             ["dataset@datasets=[gsm8k,humanevl]"],
-            "no dataset named humanevl; known: demo_chat, demo_code, demo_math, gsm8k, humaneval, jsonl, mt_bench; "
+            "no dataset named humanevl; known: alpaca, demo_chat, demo_code, demo_math, gsm8k, humaneval, jsonl, "
+            "math_500, mbpp, mt_bench, request_log, sharegpt; "
             "did you mean humaneval?",
         ),
         (["dataset=[gsm8k]"], "'dataset=[gsm8k]': several may be chosen, so write 'dataset@datasets=[NAME,NAME]'"),
@@ -146,7 +147,7 @@ def test_key_of_a_dataset_that_is_not_chosen_does_not_make_a_new_one() -> None:
         ("workload.output_len=many", "workload.output_len: must be a valid integer, but got 'many'"),
         ("workload.output_len=1.5", "workload.output_len: must be a valid integer, but got 1.5"),
         ("workload.temperature=-1", "workload.temperature: must be greater than or equal to 0, but got -1"),
-        ("workload.max_concurrency=[]", "workload.max_concurrency: must have at least 1 item, but got []"),
+        ("workload.max_concurrency=[]", "workload: arrival=closed needs at least one value in max_concurrency"),
         (
             "workload.max_concurrency=[1,0]",
             "workload.max_concurrency[1]: must be greater than or equal to 1, but got 0",

@@ -231,6 +231,76 @@ def test_grid_takes_what_a_confirmation_reads() -> None:
     assert Search(confirm=False).strategy == Search(first_blocks=5).strategy == "grid"
 
 
+OPEN = {"arrival": "poisson", "request_rate": [2, 4.5]}
+
+
+def open_loop(**changes: object) -> SweepConfig:
+    beside = {"search": {"strategy": "grid"}, "selection": {"objective": "e2e"}}
+    return SweepConfig.model_validate(SWEEP | beside | {"workload": OPEN} | changes)
+
+
+def test_levels_are_those_of_the_arrival() -> None:
+    assert open_loop().workload.levels == (2, 4.5)
+    assert Workload(max_concurrency=(1, 4)).levels == (1, 4)
+    assert Workload(arrival="log").levels == (1,)
+    assert Workload.model_validate({"arrival": "log", "log_speed": 2}).levels == (2,)
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        ({}, "arrival=closed needs at least one value in max_concurrency"),
+        ({"arrival": "constant"}, "arrival=constant needs at least one value in request_rate"),
+        (
+            OPEN | {"max_concurrency": 4},
+            r"max_concurrency does nothing with arrival=poisson.*workload\.max_concurrency=\[\]",
+        ),
+        ({"max_concurrency": 4, "log_speed": 2}, "log_speed does nothing with arrival=closed"),
+        (OPEN | {"request_rate": [0]}, "greater than 0"),
+        (OPEN | {"traffic": {"2": 0.5, "3": 0.5}}, r"traffic names request rate \[3\], but request_rate measures"),
+    ],
+)
+def test_load_that_is_missing_or_does_nothing_is_refused(workload: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Workload.model_validate(workload)
+
+
+@pytest.mark.parametrize("objective", ["throughput", "cost"])
+def test_open_loop_is_not_judged_by_a_throughput_that_the_requests_fix(objective: str) -> None:
+    hardware = {"name": "local", "usd_per_hour": 1}
+    with pytest.raises(ValidationError, match=r"decides nothing.*use selection=latency, or .*tpot, e2e, or goodput"):
+        open_loop(selection={"objective": objective}, hardware=hardware)
+
+
+def test_both_faults_of_an_open_loop_are_told_at_once() -> None:
+    with pytest.raises(ValidationError, match=r"decides nothing.*; and search=adaptive predicts"):
+        open_loop(search={"strategy": "adaptive"}, selection={})
+
+
+def test_search_that_predicts_at_a_concurrency_refuses_an_open_loop() -> None:
+    with pytest.raises(ValidationError, match=r"arrival=poisson search=adaptive predicts.*use search=grid"):
+        open_loop(search={"strategy": "adaptive"})
+
+
+@pytest.mark.parametrize("more", [{}, {"arrival_field": "at", "turns": "last", "num_prompts": 9}])
+def test_replay_needs_a_whole_log(more: dict[str, object]) -> None:
+    datasets = {"log": {"data_files": "log.jsonl", **more}}
+    with pytest.raises(ValidationError, match=r"it needs datasets\.log\.arrival_field, and no num_prompts"):
+        open_loop(workload={"arrival": "log"}, datasets=datasets)
+
+
+def test_log_is_a_local_file_of_whole_requests() -> None:
+    with pytest.raises(ValidationError, match="arrival_field makes it a request log"):
+        Dataset(data_files="log.jsonl", arrival_field="at")
+
+
+def test_one_bucket_stands_for_a_list_of_one_and_an_empty_one_is_refused() -> None:
+    assert Workload.model_validate({"max_concurrency": 1, "prompt_tokens": [0, 512]}).prompt_tokens == ((0, 512),)
+    for bad in ([[512, 512]], [[0, 9], [0, 9]], [[-1, 9]]):
+        with pytest.raises(ValidationError):
+            Workload.model_validate({"max_concurrency": 1, "prompt_tokens": bad})
+
+
 FLEET: dict[str, object] = {
     "region": "us-east-1",
     "head_image": "own/head:1",

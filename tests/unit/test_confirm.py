@@ -8,12 +8,13 @@ from orchestrator.compare import compare_cells
 from orchestrator.config import SelectionRules
 from orchestrator.confirm import Setting, confirm, settings_to_confirm
 from orchestrator.measured import Folded, fold
+from orchestrator.mix import Traffic
 from orchestrator.plan import Plan
 from orchestrator.records import SCHEDULE_KEY, Arm, BlockRecord, Phase
 from orchestrator.selection import Confirmation
 from tests.unit.builders import QUIET, block_record, compare, make_plan
 
-TRAFFIC = {1: 0.5, 4: 0.5}
+TRAFFIC: Traffic = {1: 0.5, 4: 0.5}
 WOBBLE = (1.0, 1.01, 0.99, 1.0)
 
 

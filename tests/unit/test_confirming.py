@@ -52,7 +52,7 @@ class Exact(Fleet):
 
     def measure(self, visit: Visit, block: Block) -> BlockRecord:
         place = self.started.index(visit)
-        level = next(cell.max_concurrency for cell in self.plan.workloads if cell.id == block.workload_id)
+        level = next(int(cell.level) for cell in self.plan.workloads if cell.id == block.workload_id)
         machine = 100 * exp(self.drift * place + 0.01 * (-1) ** block.index)
         rate = machine * self.speedup(visit.arm, level)
         started_utc = f"2026-08-01T10:{place:02}:00Z"

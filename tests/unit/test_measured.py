@@ -22,7 +22,9 @@ def block(**changes: object) -> BlockRecord:
 def value(found: BlockRecord, objective: str, **slo: float) -> float:
     """Turned back from the logarithm."""
     limits = Slo.model_validate(slo) if slo else None
-    return math.exp(objective_value(found, SelectionRules.model_validate({"objective": objective, "slo": limits})))
+    logged = objective_value(found, SelectionRules.model_validate({"objective": objective, "slo": limits}))
+    assert logged is not None
+    return math.exp(logged)
 
 
 def test_void_blocks_are_left_out_and_confirmations_kept_apart() -> None:
@@ -51,7 +53,15 @@ def test_throughput_and_cost_are_tokens_per_second() -> None:
 def test_tpot_counts_by_its_inverse_and_passes_over_requests_without_one() -> None:
     assert value(block(), "tpot") == pytest.approx(1 / 0.015)
     assert value(block(tpot_s=(None, 0.02)), "tpot") == pytest.approx(1 / 0.02)
-    assert value(block(tpot_s=(None, None)), "tpot") == pytest.approx(100)
+
+
+@pytest.mark.parametrize("times", [(None, None), (0.0, 0.0)])
+def test_a_block_without_a_tpot_has_no_figure_to_compare(times: tuple[float | None, ...]) -> None:
+    """All tokens in one chunk leave no time between them; throughput in its place would compare with others' TPOT."""
+    rules = SelectionRules(objective="tpot")
+    cell = fold([block(tpot_s=times)], rules).cells[ARM, CELL]
+    assert cell.scores == []
+    assert len(cell.throughputs) == 1
 
 
 @pytest.mark.parametrize(

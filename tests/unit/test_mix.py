@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.compare import Comparisons
 from orchestrator.config import SelectionRules, Workload
-from orchestrator.mix import gains_of, mix_levels, mixes, traffic_of
+from orchestrator.mix import Traffic, gains_of, mix_levels, mixes, traffic_of
 from orchestrator.plan import Plan
 from orchestrator.records import BlockRecord
 from orchestrator.selection import Mix
@@ -29,18 +29,18 @@ def found_for(rates: Rates, rules: SelectionRules = QUIET, wobble: float = 0.0) 
 
 def _blocks(plan: Plan, rates: Rates, wobble: float) -> Iterator[BlockRecord]:
     for cell in plan.workloads:
-        for arm, rate in zip(plan.arms, rates.get((cell.dataset, cell.max_concurrency), ()), strict=False):
+        for arm, rate in zip(plan.arms, rates.get((cell.dataset, int(cell.level)), ()), strict=False):
             for block in plan.blocks_of(cell.id):
                 scatter = 0.0 if arm.is_baseline else wobble * (-1) ** block.index
                 yield block_record(plan, arm, block, rate * math.exp(scatter))
 
 
-def gain(found: Comparisons, traffic: Mapping[int, float], dataset: str | None = None) -> float | None:
+def gain(found: Comparisons, traffic: Traffic, dataset: str | None = None) -> float | None:
     mixed = mix_levels(found, traffic, gains_of(found.plan.arms[1], found), dataset)
     return math.exp(mixed.mean) if mixed else None
 
 
-def overall(found: Comparisons, traffic: Mapping[int, float]) -> Mix:
+def overall(found: Comparisons, traffic: Traffic) -> Mix:
     return mixes(found, traffic, found.plan.arms[1:])[-1]
 
 
@@ -53,7 +53,7 @@ def overall(found: Comparisons, traffic: Mapping[int, float]) -> Mix:
         ({4: 1.0}, 0.9),
     ],
 )
-def test_gain_is_the_ratio_of_tokens_in_the_same_time(traffic: dict[int, float], expected: float) -> None:
+def test_gain_is_the_ratio_of_tokens_in_the_same_time(traffic: Traffic, expected: float) -> None:
     assert gain(found_for(TWO_LEVELS), traffic) == pytest.approx(expected)
 
 

@@ -176,3 +176,25 @@ def test_reason_says_that_the_baseline_was_not_measured_twice() -> None:
 
     assert "none" not in found
     assert "whether the baseline repeats itself was not measured" in str(found["dflash-k1"].reason)
+
+
+def test_turns_of_a_conversation_are_compared_each_with_its_own() -> None:
+    plan = make_plan((7,), num_blocks=2)
+    block = plan.blocks[0].model_copy(update={"num_turns": (2, 1)})
+    plan = plan.model_copy(update={"blocks": (block,)})
+    first, second = block.prompt_indices
+    said = {(first, 0): (1, 2), (first, 1): (3, 4), (second, 0): (5, 6)}
+    raw: dict[str, list[RawRequest]] = {}
+    blocks = []
+    for arm, changed in ((plan.arms[0], {}), (plan.arms[1], {(first, 1): (3, 9)})):
+        outputs = said | changed
+        record = block_record(plan, arm, block, output_sha256=tuple(str(ids) for ids in outputs.values()))
+        blocks.append(record)
+        raw[record.visit_id] = [
+            RawRequest(prompt_index=index, turn=turn, sent_s=0, end_s=1, block_id=block.id, output_token_ids=ids)
+            for (index, turn), ids in outputs.items()
+        ]
+
+    [match] = compare_outputs(plan, blocks, lambda visit_id: raw[visit_id])
+
+    assert (match.num_prompts, match.num_different, match.positions) == (3, 1, {1: 1})

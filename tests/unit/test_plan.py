@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.config import SweepConfig
 from orchestrator.errors import ConfigError, PromptsUnavailable
 from orchestrator.ids import content_id
-from orchestrator.plan import Plan, PromptSet, plan_sweep
+from orchestrator.plan import Plan, PromptSet, plan_sweep, prompt_sets
 from orchestrator.records import Block, Message, Prompt
 
 
@@ -232,7 +232,7 @@ def test_blocks_of_a_workload_are_disjoint_and_full(
     for cell in planned.workloads:
         blocks = planned.blocks_of(cell.id)
         indices = [index for block in blocks for index in block.prompt_indices]
-        size = max(prompts_per_block, 2 * cell.max_concurrency)
+        size = max(prompts_per_block, 2 * int(cell.level))
         assert [len(block.prompt_indices) for block in blocks] == [size] * num_blocks
         assert len(set(indices)) == len(indices)
         assert set(indices) <= set(range(160))
@@ -245,7 +245,7 @@ def test_warm_up_sends_no_prompt_that_is_measured_where_there_are_enough() -> No
 
     for cell in planned.workloads:
         measured = {index for block in planned.blocks_of(cell.id) for index in block.prompt_indices}
-        assert len(cell.warmup_prompt_indices) == cell.max_concurrency
+        assert len(cell.warmup_prompt_indices) == int(cell.level)
         assert not measured & set(cell.warmup_prompt_indices)
 
 
@@ -375,3 +375,107 @@ def test_step_too_small_for_its_sequences_or_drafts_is_refused(changes: dict[str
 
 def _cells(of: Plan, dataset: str) -> set[str]:
     return {cell.id for cell in of.workloads if cell.dataset == dataset}
+
+
+# --- loads, lengths and conversations
+
+
+def test_ids_of_what_was_measured_before_never_change() -> None:
+    # A changed value here means that every ledger on disk loses its measurements.
+    planned = plan()
+
+    assert [cell.id for cell in planned.workloads] == ["f528e9d55628", "a959d2f56e83", "e8b25fb51c81", "ed4722128303"]
+    assert planned.blocks[0].id == "cb53a5164cdd"
+
+
+OPEN_LOOP = {
+    "workload": {"arrival": "poisson", "request_rate": [2.5, 1], "num_blocks": 2, "prompts_per_block": 3},
+    "search.strategy": "grid",
+    "selection.objective": "e2e",
+}
+
+
+def test_open_loop_is_measured_at_every_rate_on_blocks_of_the_size_given() -> None:
+    planned = plan(OPEN_LOOP)
+
+    assert [cell.name for cell in planned.workloads] == ["code@r1", "code@r2.5", "chat@r1", "chat@r2.5"]
+    assert {cell.max_concurrency for cell in planned.workloads} == {None}
+    assert {len(block.prompt_indices) for block in planned.blocks} == {3}
+    assert planned.baseline.server.max_num_seqs == 128
+    assert len({cell.id for cell in planned.workloads}) == 4
+
+
+def test_arrival_is_part_of_the_identity() -> None:
+    constant = plan(OPEN_LOOP | {"workload": {**OPEN_LOOP["workload"], "arrival": "constant"}})  # type: ignore[dict-item]
+
+    assert {cell.id for cell in constant.workloads}.isdisjoint(cell.id for cell in plan(OPEN_LOOP).workloads)
+
+
+def test_log_is_replayed_in_its_own_order_and_its_times_are_part_of_the_blocks() -> None:
+    changes = {
+        "datasets": {"log": {"data_files": "log.jsonl", "turns": "last", "arrival_field": "at"}},
+        "workload": {"arrival": "log", "num_blocks": 2, "prompts_per_block": 3},
+        "search.strategy": "grid",
+        "selection.objective": "e2e",
+    }
+
+    def replayed(gap_s: float) -> Plan:
+        prompts = [p.model_copy(update={"arrival_s": gap_s * i}) for i, p in enumerate(prompt_set(9).prompts)]
+        return plan_sweep(config(changes), {"log": PromptSet(prompts=tuple(prompts), num_read=9, num_too_long=0)})
+
+    assert [cell.name for cell in replayed(1).workloads] == ["log@x1"]
+    assert [block.prompt_indices for block in replayed(1).blocks] == [(0, 1, 2), (3, 4, 5)]
+    assert set(block_ids(replayed(1))).isdisjoint(block_ids(replayed(2)))
+
+
+def counted(lengths: list[int]) -> PromptSet:
+    pairs = zip(prompt_set(len(lengths)).prompts, lengths, strict=True)
+    prompts = [prompt.model_copy(update={"num_tokens": length}) for prompt, length in pairs]
+    return PromptSet(prompts=tuple(prompts), num_read=len(prompts), num_too_long=0)
+
+
+BUCKETS = {"workload.prompt_tokens": [[0, 512], [512, 2048]], "datasets": {"code": {"data_files": "code.jsonl"}}}
+
+
+def test_buckets_of_prompt_lengths_are_workloads_of_their_own() -> None:
+    asked = config(BUCKETS)
+    sets = prompt_sets(asked, {"code": counted([10, 511, 512, 2047, 2048] * 8)})
+
+    planned = plan_sweep(asked, sets)
+
+    assert [cell.name for cell in planned.workloads] == [
+        "code@c1:0-512",
+        "code@c4:0-512",
+        "code@c1:512-2048",
+        "code@c4:512-2048",
+    ]
+    for cell in planned.workloads:
+        prompts = sets[cell.dataset].prompts
+        found = {prompts[i].num_tokens for block in planned.blocks_of(cell.id) for i in block.prompt_indices}
+        assert found <= ({10, 511} if cell.dataset == "code:0-512" else {512, 2047})
+    assert planned.prompts["code:0-512"].num_outside == 24
+
+
+def test_bucket_with_too_few_prompts_says_how_many_have_another_length() -> None:
+    asked = config(BUCKETS)
+
+    with pytest.raises(
+        PromptsUnavailable, match=r"'code:512-2048' has 5 usable prompts .* 40 of another length\).*wider"
+    ):
+        plan_sweep(asked, prompt_sets(asked, {"code": counted([10] * 40 + [600] * 5)}))
+
+
+def test_conversation_counts_its_turns_and_has_other_blocks_than_its_first_turn() -> None:
+    single = prompt_set()
+    double = single.model_copy(
+        update={"prompts": tuple(p.model_copy(update={"later_turns": ("and then?",)}) for p in single.prompts)}
+    )
+    changes = {"datasets": {"code": {"data_files": "code.jsonl"}}}
+
+    once, twice = (plan_sweep(config(changes), {"code": each}) for each in (single, double))
+
+    assert [cell.id for cell in once.workloads] == [cell.id for cell in twice.workloads]
+    assert set(block_ids(once)).isdisjoint(block_ids(twice))
+    index = twice.blocks[0].prompt_indices[0]
+    assert twice.blocks[0].requests[:2] == [(index, 0), (index, 1)]
+    assert len(once.blocks[0].requests) * 2 == len(twice.blocks[0].requests)

@@ -188,3 +188,69 @@ def test_original_data_sets_fit_the_demo_pair(
 
     assert (len(all_of_them.prompts), all_of_them.num_too_long) == (number, 0)
     assert one_token_less.num_too_long >= 1
+
+
+def test_conversation_must_fit_with_all_its_answers(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.jsonl", [{"turns": ["w " * 4, "w " * n]} for n in (4, 5)])
+
+    # 4 + 16 for the first answer, an eighth of it as slack, and 4 or 5 more; the room is for the last prompt.
+    dataset = Dataset(data_files=str(path), prompt_field="turns", turns="all")
+    prompts = load_prompt_set("mine", dataset, count=words, max_prompt_tokens=26, output_len=16, seed=0)
+
+    assert [prompt.later_turns for prompt in prompts.prompts] == [("w " * 4,)]
+    assert (prompts.num_read, prompts.num_too_long) == (2, 1)
+    assert prompts.prompts[0].num_tokens == 4
+
+
+def test_input_is_appended_where_there_is_one_inside_the_template(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "p.jsonl", [{"instruction": "sum up", "input": "text"}, {"instruction": "sing", "input": ""}]
+    )
+
+    found = texts(load(path, prompt_field="instruction", input_field="input", prompt_template="<{prompt}>"))
+
+    assert found == ["<sum up\n\ntext>", "<sing>"]
+
+
+def test_field_of_an_object_is_reached_by_a_dot(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.jsonl", [{"body": {"messages": [{"role": "user", "content": "hi"}]}}])
+
+    assert texts(load(path, prompt_field="body.messages")) == ["hi"]
+
+
+def test_recorded_turns_without_answers_name_the_dataset(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.jsonl", [{"turns": ["one", "two"]}])
+
+    with pytest.raises(PromptsUnavailable, match=r"dataset 'mine': .*needs an answer by the assistant.*choose another"):
+        load(path, prompt_field="turns", turns="recorded")
+
+
+def test_logged_request_fits_with_its_own_length(tmp_path: Path) -> None:
+    rows = [{"messages": [{"role": "user", "content": "w " * 4}], "at": 0, "max_tokens": n} for n in (8, 9)]
+    path = write(tmp_path / "log.jsonl", rows)  # type: ignore[arg-type]
+
+    dataset = Dataset(data_files=str(path), prompt_field="messages", turns="last", arrival_field="at")
+    prompts = load_prompt_set("mine", dataset, count=words, max_prompt_tokens=6, output_len=6, seed=0)
+
+    assert [prompt.max_tokens for prompt in prompts.prompts] == [8]
+
+
+def test_faulty_log_is_one_clear_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.jsonl", [{"messages": "hi", "at": "noon"}])
+
+    with pytest.raises(PromptsUnavailable, match=r"dataset 'mine': .*log\.jsonl: line 1: has no time in 'at'"):
+        load(path, prompt_field="messages", turns="last", arrival_field="at")
+
+
+def test_two_turns_of_mt_bench_fit_the_demo_pair_with_short_answers(demo_count: CountTokens) -> None:
+    path = DATA / "mt_bench_question.jsonl"
+    if not path.exists():
+        pytest.skip(f"the original data set is not here: {path}")
+    dataset = Dataset(data_files=str(path), prompt_field="turns", turns="all")
+
+    prompts = load_prompt_set(
+        "original", dataset, count=demo_count, max_prompt_tokens=DEMO.max_model_len - 32, output_len=32, seed=0
+    )
+
+    assert {prompt.num_turns for prompt in prompts.prompts} == {2}
+    assert (len(prompts.prompts), prompts.num_too_long) == (80, 0)

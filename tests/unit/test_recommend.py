@@ -46,9 +46,7 @@ def measured_at(plan: Plan, speedups: Mapping[tuple[str, int], Sequence[float]])
     """(dataset, concurrency) -> speedup of every speculative arm there."""
     blocks = []
     for cell in plan.workloads:
-        for arm, speedup in zip(
-            plan.arms, (1.0, *speedups.get((cell.dataset, cell.max_concurrency), ())), strict=False
-        ):
+        for arm, speedup in zip(plan.arms, (1.0, *speedups.get((cell.dataset, int(cell.level)), ())), strict=False):
             blocks += [block_record(plan, arm, block, 100 * speedup) for block in plan.blocks_of(cell.id)]
     return compare(plan, blocks)
 
@@ -245,3 +243,15 @@ def test_each_dataset_has_its_own_schedule() -> None:
         ("code", (1, 1, 7)),
         ("math", (1, 1, 3)),
     ]
+
+
+def test_open_loop_has_a_crossover_and_no_schedule_because_a_rate_is_no_batch_size() -> None:
+    at_rates = [
+        workload(best=7).model_copy(update={"max_concurrency": None, "request_rate": 2.5}),
+        workload(best=0).model_copy(update={"max_concurrency": None, "request_rate": 9.0}),
+    ]
+    plan = make_plan(GRID)
+
+    assert batch_size_schedules(plan, at_rates) == ()
+    [found] = crossovers(at_rates)
+    assert (found.pays_up_to, found.stops_at) == (2.5, 9)

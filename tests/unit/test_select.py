@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.config import Constraints, SelectionRules, Slo
+from orchestrator.open_loop import OpenLoop
 from orchestrator.plan import Plan
 from orchestrator.records import BlockRecord, SpecCounters
 from orchestrator.select import select_workloads
@@ -389,3 +390,57 @@ def test_undecided_says_how_many_blocks_would_settle_it_and_whether_the_prompts_
     assert more is not None
     assert f"about {more} blocks instead of 4 would settle it (workload.num_blocks={more} continues" in enough.reason
     assert f"which takes {2 * more} prompts; the dataset has 20" in short.reason
+
+
+# --- open loops
+
+
+def arrivals(is_saturated: bool | None) -> OpenLoop:
+    return OpenLoop(
+        offered_requests_per_s=2.0,
+        median_lateness_s=0.0,
+        max_lateness_s=0.0,
+        latency_growth=0.5 if is_saturated else 0.0,
+        is_saturated=is_saturated,
+    )
+
+
+def judged(e2e_s: Mapping[int, float], saturated: Sequence[int]) -> WorkloadResult:
+    """By the time of a request, k -> seconds; all with the same throughput, as in an open loop."""
+    plan = make_plan([k for k in e2e_s if k])
+    blocks = [
+        record.model_copy(
+            update={
+                "e2e_s": (e2e_s[k], e2e_s[k] * (1 + 0.001 * record.block_index)),
+                "open_loop": arrivals(k in saturated),
+            }
+        )
+        for k in e2e_s
+        for record in measured(plan, {k: [100.0] * 4})
+    ]
+    return selected(plan, blocks, QUIET.model_copy(update={"objective": "e2e"}))
+
+
+def test_open_loop_is_decided_by_the_time_of_a_request() -> None:
+    result = judged({0: 2.0, 1: 1.0, 7: 1.6}, saturated=())
+
+    assert (result.verdict, result.best) == ("speculate", dflash(1))
+    assert result.arms[1].gain is not None
+    assert result.arms[1].gain.mean == pytest.approx(2, rel=0.01)
+    assert result.arms[1].speedup is not None
+    assert result.arms[1].speedup.mean == pytest.approx(1)
+    assert "of the baseline's speed per request" in result.reason
+
+
+def test_arm_that_cannot_keep_up_is_not_chosen_however_fast_it_looks() -> None:
+    result = judged({0: 2.0, 1: 1.6, 7: 1.0}, saturated=(7,))
+
+    assert result.best == dflash(1)
+    assert [arm.saturated_share for arm in result.arms] == [0, 0, 1]
+    assert "dflash-k7 breaks under the load: its queue grew in 100 % of the blocks" in result.reason
+
+
+def test_arm_that_keeps_up_wins_over_a_baseline_that_does_not() -> None:
+    result = judged({0: 2.0, 1: 2.1}, saturated=(0,))
+
+    assert (result.verdict, result.best) == ("speculate", dflash(1))

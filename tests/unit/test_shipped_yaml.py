@@ -18,11 +18,23 @@ PRESETS = [path.stem for path in CHOICES if path.parts[0] == "sweep"]
 
 MANDATORY = {
     "dataset/jsonl.yaml": ["datasets.custom.data_files=prompts.jsonl"],
+    "dataset/sharegpt.yaml": ["datasets.sharegpt.data_files=conversations.json"],
+    "dataset/request_log.yaml": ["datasets.request_log.data_files=log.jsonl"],
     "cluster/address.yaml": ["cluster.address=10.0.0.1:6379"],
     "cluster/aws.yaml": ["cluster.aws.head_image=own/head:1", "cluster.aws.worker_image=own/worker:1"],
     "tracking/server.yaml": ["tracking.uri=http://127.0.0.1:5000"],
 }
 """What a user must give with a file that leaves a value open (`???`)."""
+OPEN_LOOP = ["search=grid", "selection=latency"]
+BESIDE = {
+    "workload/open_loop.yaml": OPEN_LOOP,
+    "workload/replay.yaml": [
+        *OPEN_LOOP,
+        "dataset@datasets=[request_log]",
+        "datasets.request_log.data_files=log.jsonl",
+    ],
+}
+"""What a file's first lines say it needs beside it."""
 
 
 def choose(file: Path) -> str:
@@ -43,7 +55,7 @@ def test_there_is_something_to_check() -> None:
 
 @pytest.mark.parametrize("file", CHOICES, ids=str)
 def test_file_composes_and_validates(file: Path) -> None:
-    assert compose([choose(file), *MANDATORY.get(str(file), [])])
+    assert compose([choose(file), *MANDATORY.get(str(file), []), *BESIDE.get(str(file), [])])
 
 
 @pytest.mark.parametrize("file", [file for file in CHOICES if str(file) in MANDATORY], ids=str)
@@ -76,7 +88,7 @@ def test_preset_has_its_own_name_and_plans_within_its_prompts(preset: str) -> No
 
     assert config.name == preset
     assert len(plan.arms) == 1 + len(config.speculation[0].num_speculative_tokens)
-    assert len(plan.workloads) == len(config.datasets) * len(config.workload.max_concurrency)
+    assert len(plan.workloads) == len(config.datasets) * len(config.workload.levels)
     assert config.workload.num_blocks >= config.selection.min_blocks
 
 

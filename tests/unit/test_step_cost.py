@@ -28,7 +28,7 @@ def made(plan: Plan, arm: Arm, workload: WorkloadCell, late_first_token_s: float
     """Blocks of requests that take prefill and the expected number of steps."""
     k, profile = arm.num_speculative_tokens, PROFILES[workload.dataset]
     steps = expected_steps(NUM_TOKENS - 1, profile[:k])
-    e2e_s = PREFILL_S + steps * step_s(k, workload.max_concurrency)
+    e2e_s = PREFILL_S + steps * step_s(k, int(workload.level))
     requests = 100
     drafts = round(requests * steps)
     counters = SpecCounters(
@@ -44,7 +44,7 @@ def made(plan: Plan, arm: Arm, workload: WorkloadCell, late_first_token_s: float
             block,
             num_requests=requests,
             output_tokens=requests * NUM_TOKENS,
-            wall_s=requests * e2e_s / workload.max_concurrency,
+            wall_s=requests * e2e_s / int(workload.level),
             ttft_s=(PREFILL_S + late_first_token_s,) * requests,
             e2e_s=(e2e_s,) * requests,
             counters=counters if k else None,
@@ -85,7 +85,7 @@ def test_step_times_are_found_from_whole_requests() -> None:
     costs = world()
     for workload in costs.plan.workloads:
         for arm in costs.plan.arms:
-            expected = step_s(arm.num_speculative_tokens, workload.max_concurrency)
+            expected = step_s(arm.num_speculative_tokens, int(workload.level))
             assert costs.step_s(arm, workload) == pytest.approx(expected, rel=0.03)
 
 
@@ -157,3 +157,14 @@ def test_a_profile_from_an_acceptance_length_has_that_length() -> None:
     assert geometric_profile(1.0, 3) == (0.0, 0.0, 0.0)
     with pytest.raises(ValueError, match="from 1 to 4"):
         geometric_profile(4.5, 3)
+
+
+def test_open_loop_has_no_step_time_because_a_faster_arm_has_another_batch() -> None:
+    costs = world()
+    at_a_rate = [
+        cell.model_copy(update={"max_concurrency": None, "request_rate": 2.0}) for cell in costs.plan.workloads
+    ]
+    costs = StepCosts(costs.plan.model_copy(update={"workloads": tuple(at_a_rate)}), costs.cells)
+
+    assert {costs.step_s(arm, cell) for arm in costs.plan.arms for cell in at_a_rate} == {None}
+    assert {costs.drafting_s(costs.plan.arms[1], cell) for cell in at_a_rate} == {None}
