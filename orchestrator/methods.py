@@ -103,8 +103,8 @@ METHODS: dict[str, MethodEntry] = {
                 "Arctic Inference is required for suffix decoding. Install via `pip install arctic-inference==0.1.1`."
             ),
         ),
-        MethodEntry("mtp", simplicity=3, drafter="optional", takes_schedule=True),
-        MethodEntry("eagle3", simplicity=4, drafter="needed", takes_schedule=True),
+        MethodEntry("mtp", simplicity=3, drafter="optional"),
+        MethodEntry("eagle3", simplicity=4, drafter="needed"),
         MethodEntry("dflash", simplicity=5, drafter="needed", beyond_block=1, takes_schedule=True),
         MethodEntry(
             "dflash2",
@@ -122,6 +122,6 @@ METHODS: dict[str, MethodEntry] = {
             beyond_block=0,
             refusals=_needs_v2("dspark speculative decoding"),
         ),
-        MethodEntry("draft_model", simplicity=8, drafter="needed", takes_schedule=True),
+        MethodEntry("draft_model", simplicity=8, drafter="needed"),
     )
 }
