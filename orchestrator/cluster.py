@@ -101,6 +101,8 @@ def _choose_auth(cluster: Cluster) -> None:
     os.environ["RAY_AUTH_MODE"] = "token" if cluster.address is None else cluster.auth_mode
     if cluster.address is None:
         os.environ["RAY_AUTH_TOKEN_PATH"] = _own_token()
+        # Off, Ray's servers listen on loopback alone (RAY_ENABLE... is what Ray calls it on every system).
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 
 
 @cache
@@ -109,6 +111,7 @@ def _own_token() -> str:
     folder = tempfile.mkdtemp(prefix="specsweep-ray-")  # mode 700
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder) / "auth_token"
+    path.touch(mode=0o600)
     path.write_text(secrets.token_hex(32))
     return str(path)
 

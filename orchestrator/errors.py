@@ -91,3 +91,7 @@ class ClusterLost(OrchestratorError):
 
 class SweepFailed(OrchestratorError):
     """The sweep ended without a figure for every workload."""
+
+
+class FleetFailed(OrchestratorError):
+    """AWS or Terraform did not do what the fleet needs; the lease ends its workers all the same."""

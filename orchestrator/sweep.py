@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 
 from rich.console import Console
@@ -42,6 +42,11 @@ def check_before_start(config: SweepConfig, plan: Plan) -> None:
         ConfigError or one of its kind, with what to change.
     """
     refuse_plan(config, plan)
+    if config.cluster.aws is not None and config.cluster.address is None:
+        raise ConfigError(
+            "cluster.aws: the fleet's nodes cannot be reached from here; `orchestrator fleet sweep` with the same "
+            "arguments measures there"
+        )
     if config.cluster.address is not None:
         from orchestrator.cluster import ray_cluster
 
@@ -74,14 +79,23 @@ def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tup
         recorder.kick()  # its first call imports MLflow: while the first server starts that disturbs nobody
         deadline_s = RECORD_DEADLINE_AFTER_INTERRUPTION_S
         try:
-            _measure(config, plan, prompts, ledger, sweep_dir, recorder, console)
-            selection = decide_and_report(sweep_dir, repeat_command)
+            with _fleet(config, sweep_dir, console):
+                _measure(config, plan, prompts, ledger, sweep_dir, recorder, console)
+                selection = decide_and_report(sweep_dir, repeat_command)
             deadline_s = RECORD_DEADLINE_S
         finally:
             unrecorded = recorder.close(deadline_s)
             if unrecorded:
                 console.print(unrecorded, style="yellow")
     return sweep_dir, selection
+
+
+def _fleet(config: SweepConfig, sweep_dir: SweepDir, console: Console) -> AbstractContextManager[None]:
+    if config.cluster.aws is None:
+        return nullcontext()
+    from orchestrator.fleet_keeper import kept_fleet  # boto3 takes a second to import
+
+    return kept_fleet(config, config.cluster.aws, sweep_dir, console)
 
 
 def require_complete(sweep_dir: SweepDir) -> None:

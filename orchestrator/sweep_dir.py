@@ -19,6 +19,7 @@ from orchestrator.nodes import judge
 from orchestrator.plan import Plan
 from orchestrator.policies import policy_for
 from orchestrator.records import RawRequest, RequestRecord
+from orchestrator.safe_names import file_name
 from orchestrator.selection import Selection
 
 Kept = TypeVar("Kept", bound=Strict)
@@ -69,8 +70,8 @@ class SweepDir:
         """Every request of a block, one JSON line each, as a gzip member of its own: a crash tears off one at most."""
         folder = self.path / "raw"
         folder.mkdir(exist_ok=True)
-        prefix = f'{{"block_id":"{block_id}",'
-        with gzip.open(folder / f"{visit_id}.jsonl.gz", "at", encoding="utf-8") as file:
+        prefix = f'{{"block_id":"{file_name(block_id)}",'
+        with gzip.open(folder / f"{file_name(visit_id)}.jsonl.gz", "at", encoding="utf-8") as file:
             file.writelines(prefix + request.model_dump_json()[1:] + "\n" for request in requests)
 
     def read_raw(self, visit_id: str) -> Iterator[RawRequest]:
@@ -79,8 +80,9 @@ class SweepDir:
 
         Raises:
             LedgerError: a line is damaged.
+            UnsafeName: the ledger names a visit that this tool would not.
         """
-        path = self.path / "raw" / f"{visit_id}.jsonl.gz"
+        path = self.path / "raw" / f"{file_name(visit_id)}.jsonl.gz"
         if not path.exists():
             return
         with gzip.open(path, "rb") as file:
@@ -93,7 +95,7 @@ class SweepDir:
     def write_server_log(self, name: str, text: str) -> None:
         folder = self.path / "logs"
         folder.mkdir(exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+        (folder / file_name(name)).write_text(text, encoding="utf-8")
 
 
 @contextmanager

@@ -20,9 +20,10 @@ def refuse_plan(config: SweepConfig, plan: Plan) -> None:
     Raises:
         ConfigError: with the engine's own words, and what to change.
     """
+    is_here = config.cluster.address is None and config.cluster.aws is None
     allowed = {each.method for each in config.speculation if each.allow_beyond_block}
     for arm in plan.arms:
-        if config.cluster.address is None:  # else each node asks its own engine
+        if is_here:  # else each node asks its own engine
             refuse_arm(arm, [config.workload.temperature])
         if arm.method not in allowed:
             refuse_beyond_block(arm, _drafter_config(arm))

@@ -1,5 +1,6 @@
 """One visit: start the server, warm up, drive each block, read the counters around it, stop. No Ray in here."""
 
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from orchestrator.records import (
     VisitTask,
     WorkloadCell,
 )
+from orchestrator.secret_values import redacted, secrets_of
 from tasks import notice
 from tasks.arrival import due_times_s
 from tasks.bandwidth import memory_bandwidth_gb_per_s
@@ -70,6 +72,8 @@ class _Run:
         self.prompts = prompts
         self.log_path = log_path
         self._start_clock()
+        self.secrets = secrets_of(os.environ)
+        """What neither the log nor a message may give away."""
         self.fetch_s: float | None = None
         self.model_revisions: dict[str, str] = {}
         self.server_start_s: float | None = None
@@ -112,6 +116,7 @@ class _Run:
             stop_grace_s=limits.stop_grace_s,
             folders=folders,
         )
+        self.secrets.append(server.api_key)
         begun = time.monotonic()
         with server, notice.ended_in_time(server.pid):
             server.wait_until_ready(timeout_s=limits.ready_timeout_s)
@@ -263,7 +268,7 @@ class _Run:
 
     def finished(self) -> FinishedVisit:
         visit = self.task.visit
-        log = _tail(self.log_path)
+        log = redacted(_tail(self.log_path), self.secrets)
         record = VisitRecord(
             visit_id=visit.id,
             arm_id=visit.arm.id,
@@ -283,7 +288,7 @@ class _Run:
             engine_patches=applied_patches(self.log_path) if log else (),
             versions=library_versions(),
             server_log=self.log_path.name if log else None,
-            error=self.error,
+            error=redacted(self.error, self.secrets) if self.error else None,
             fetch_s=self.fetch_s,
             model_revisions=self.model_revisions,
             interrupted=self.interrupted,

@@ -15,6 +15,7 @@ from tests.unit.builders import make_plan
 pytestmark = pytest.mark.timeout(120)
 
 PROMPTS = {"code": tuple(Prompt(messages=(Message(role="user", content=f"code {i}"),)) for i in range(1500))}
+DRAFTER = {"model": "demo://dflash"}
 REPAIRED = ("--standin-version", "0.99.0")
 """A version that is not known to break under sampling."""
 
@@ -40,7 +41,8 @@ def visit(
     """One block of one workload on dflash-k7."""
     plan = make_plan([7], num_blocks=2, temperature=temperature)
     arm = plan.arms[1]
-    spec = arm.server.model_copy(update={"command": COMMAND, "extra_args": flags})
+    local = {"target": "demo://target", "speculative_config": {**(arm.server.speculative_config or {}), **DRAFTER}}
+    spec = arm.server.model_copy(update={"command": COMMAND, "extra_args": flags, **local})
     task = VisitTask(
         visit=Visit(
             id="v",

@@ -19,8 +19,8 @@ HOMES = {
     "ray.tune": ["orchestrator.schedule", "orchestrator.search"],
     "ray": ["orchestrator.schedule", "orchestrator.search", "orchestrator.cluster"],
     "mlflow": ["orchestrator.record"],
-    "boto3": ["orchestrator.fleet", "orchestrator.cost", "orchestrator.artifacts"],
-    "botocore": ["orchestrator.fleet", "orchestrator.cost", "orchestrator.artifacts"],
+    "boto3": ["orchestrator.fleet_aws", "orchestrator.cost", "orchestrator.artifacts"],
+    "botocore": ["orchestrator.fleet_aws", "orchestrator.cost", "orchestrator.artifacts"],
     "optuna": ["orchestrator.optuna_search"],
     "hydra": ["orchestrator.compose"],
     "omegaconf": ["orchestrator.compose"],
@@ -45,12 +45,13 @@ PURE_NAMES = [
     "select",
     "selection",
 ]
-PURE_NAMES += ["suggest", "time_split", "validity"]
+PURE_NAMES += ["safe_names", "secret_values", "suggest", "time_split", "validity"]
 PURE_NAMES += ["adaptive", "evidence", "policies", "predict", "step_time", "worth"]
 PURE_NAMES += ["budget", "optuna_search"]
 PURE_NAMES += ["defects", "engine", "methods", "runnable"]
 PURE_NAMES += ["compare_sweeps", "deployment"]
 PURE_NAMES += ["break_even", "step_cost", "why"]
+PURE_NAMES += ["fleet_money"]
 PURE_NAMES += ["compare", "confirm", "confirming", "decide", "estimate", "measured", "mix", "recommend", "drift"]
 PURE = [f"orchestrator.{name}" for name in PURE_NAMES]
 

@@ -1,0 +1,146 @@
+"""A sweep on a fleet: its configuration and prompts go to S3, and the head measures as a Ray job, whether or not the
+machine that asked stays on."""
+
+import hashlib
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from orchestrator.artifacts import download_folder, upload_folder
+from orchestrator.compose import load_yaml, to_yaml
+from orchestrator.config import Dataset, SweepConfig, Tracking
+from orchestrator.errors import ConfigError
+from orchestrator.fleet import Context, renew
+from orchestrator.fleet_aws import Aws, groups_of
+from orchestrator.fleet_head import forward_command, on_head, session_command
+from orchestrator.fleet_prices import priced
+
+CONFIG = "config.yaml"
+HEAD_FOLDER = Path("/srv/specsweep/results")
+"""On the head's volume, as its container sees it: results and fetched inputs outlive the container."""
+MLFLOW_PORT = 5000
+_INPUTS = re.compile(r"s3://[a-z0-9.-]+/inputs/([0-9a-f]{64})")
+
+
+def start_sweep(ctx: Context, config: SweepConfig) -> None:
+    """Start `config` on the fleet's head and say how to follow it.
+
+    Raises:
+        ConfigError: the fleet is not up, has no worker, or a prompt file is missing; nothing was started.
+        FleetFailed: the head does not take it.
+    """
+    outputs = ctx.terraform.outputs()
+    if not outputs:
+        raise ConfigError(
+            f"{ctx.folder} has no state of fleet {ctx.fleet.name}; run `orchestrator fleet up` first, here"
+        )
+    if not any(group.desired_size for group in groups_of(ctx.aws, ctx.fleet.name)):
+        raise ConfigError(
+            f"fleet {ctx.fleet.name} has no workers (released, or its lease has ended); `orchestrator fleet scale 1`"
+        )
+    renew(ctx)
+    uri = _send_inputs(for_head(config, ctx.aws, outputs), outputs["results_bucket"])
+    head_id, region = outputs["head_instance_id"], ctx.fleet.region
+    job = f"{config.name}-{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
+    ray_job = ["ray", "job"]
+    on_head(
+        ctx.aws,
+        head_id,
+        [*ray_job, "submit", "--no-wait", "--submission-id", job, "--", "orchestrator", "fleet", "run", uri],
+    )
+    follow = {
+        "Follow it": session_command(region, head_id, [*ray_job, "logs", "--follow", job]),
+        "Stop it": session_command(region, head_id, [*ray_job, "stop", job]),
+        f"MLflow on http://127.0.0.1:{MLFLOW_PORT}": forward_command(region, head_id, MLFLOW_PORT),
+        "MLflow's password (user admin)": _password_command(region, outputs["secret_parameters"]["mlflow_password"]),
+    }
+    ctx.console.print(f"Started {job} on the head {head_id}; this machine may be switched off.", highlight=False)
+    for what, command in follow.items():
+        ctx.console.print(f"{what}:\n  {command}", highlight=False, markup=False, soft_wrap=True)
+    ctx.console.print(
+        f"Results: s3://{outputs['results_bucket']}/{config.name}/ at the end", highlight=False, soft_wrap=True
+    )
+
+
+def for_head(config: SweepConfig, aws: Aws, outputs: Mapping[str, Any]) -> SweepConfig:
+    """The same sweep, as the head runs it: Ray and MLflow where they are there, AWS's prices of today."""
+    fleet = config.cluster.aws
+    assert fleet is not None
+    tracking = config.tracking
+    if tracking.uri == Tracking().uri:  # a database of this machine
+        tracking = tracking.model_copy(update={"uri": outputs["mlflow_uri"]})
+    cluster = config.cluster.model_copy(
+        update={
+            "address": outputs["ray_address"],
+            "auth_mode": "token",
+            "aws": fleet.model_copy(update={"results_bucket": outputs["results_bucket"]}),
+        }
+    )
+    return config.model_copy(
+        update={
+            "hardware": priced(config.hardware, aws),
+            "cluster": cluster,
+            "tracking": tracking,
+            "results_dir": str(HEAD_FOLDER),
+        }
+    )
+
+
+def fetched_sweep(uri: str, folder: Path = HEAD_FOLDER) -> SweepConfig:
+    """On the head: the configuration that `start_sweep` sent to `uri`, its prompt files beside it.
+
+    Raises:
+        ArtifactsFailed, ConfigError: it is not there, damaged, or of another version of this tool.
+    """
+    match = _INPUTS.fullmatch(uri)
+    if match is None:
+        raise ConfigError(f"expected s3://BUCKET/inputs/SHA256 as `orchestrator fleet sweep` makes it, but got {uri!r}")
+    inputs = folder / "inputs" / match[1]
+    download_folder(uri, inputs)
+    config = load_yaml(inputs / CONFIG)
+    return _with_data_files(config, lambda name, file: str(inputs / file))
+
+
+def _send_inputs(config: SweepConfig, bucket: str) -> str:
+    """Where the head finds configuration and prompts: named after their content, so that nothing is overwritten."""
+    with tempfile.TemporaryDirectory(prefix="specsweep-") as temporary:
+        folder = Path(temporary)
+
+        def copied(name: str, file: str) -> str:
+            source = Path(file).expanduser()
+            if not source.is_file():
+                raise ConfigError(f"datasets.{name}.data_files={file}: no such file")
+            kept = f"{name}.jsonl"
+            shutil.copyfile(source, folder / kept)
+            return kept
+
+        text = to_yaml(_with_data_files(config, copied))
+        (folder / CONFIG).write_text(text, encoding="utf-8")
+        digest = hashlib.sha256()
+        for path in sorted(folder.iterdir()):
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        uri = f"s3://{bucket}/inputs/{digest.hexdigest()}"
+        upload_folder(folder, uri)
+        return uri
+
+
+def _with_data_files(config: SweepConfig, moved: Any) -> SweepConfig:
+    """`moved(dataset's name, file)` for every prompt file that is not shipped."""
+
+    def one(name: str, dataset: Dataset) -> Dataset:
+        if dataset.data_files is None or dataset.data_files.startswith("demo://"):
+            return dataset
+        return dataset.model_copy(update={"data_files": moved(name, dataset.data_files)})
+
+    return config.model_copy(update={"datasets": {name: one(name, found) for name, found in config.datasets.items()}})
+
+
+def _password_command(region: str, parameter: str) -> str:
+    return (
+        f"aws ssm get-parameter --region {region} --with-decryption --name {parameter} "
+        "--query Parameter.Value --output text"
+    )
