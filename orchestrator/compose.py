@@ -5,6 +5,7 @@ that exists in the schema can be set whether or not a YAML file mentions it, and
 written plainly, with `+` or in a file.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,27 @@ _NO_OVERRIDE = (
     "{!r} is not an override; write KEY=VALUE, GROUP=NAME or KEY=[A,B] "
     "(a value with commas or brackets of its own needs quotes of its own: KEY='\"a,b\"')"
 )
+
+
+def compose_all(overrides: Sequence[str], config_dir: Path | None = None) -> tuple[SweepConfig, ...]:
+    """One configuration for each profile of `hardware=[A,B]`, called `<name>-<hardware>`; a single choice stays as it
+    is.
+
+    Raises:
+        ConfigError: as `compose`.
+    """
+    choices = [text for text in overrides if text.lstrip("+").startswith("hardware=")]
+    names = _parse(choices[-1]).value() if choices else None
+    if not isinstance(names, list):
+        return (compose(overrides, config_dir),)
+    twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
+    if twice or not names:
+        raise ConfigError(f"{choices[-1]!r}: {f'{twice[0]} is named twice' if twice else 'names no hardware'}")
+    others = [text for text in overrides if text not in choices]
+    configs = [compose([*others, f"hardware={name}"], config_dir) for name in names]
+    if len(configs) == 1:
+        return tuple(configs)
+    return tuple(config.model_copy(update={"name": f"{config.name}-{config.hardware.name}"}) for config in configs)
 
 
 def compose(overrides: Sequence[str], config_dir: Path | None = None) -> SweepConfig:
@@ -210,8 +232,13 @@ def _load(loader: ConfigLoaderImpl, overrides: Sequence[Override]) -> DictConfig
         raise ConfigError(_first_lines(error) + _options(error.options)) from error
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError(_first_lines(error)) from error
+    choices = config.hydra.runtime.choices
     OmegaConf.set_struct(config, False)
     del config["hydra"]
+    mixed = [group for group in loader.list_groups("") if group in config and group not in choices]
+    if mixed:  # Hydra lists a choice of several nowhere, and lays one over the other
+        each = "; to sweep each, name them on the command line: hardware=[A,B]" if mixed[0] == "hardware" else ""
+        raise ConfigError(f"{mixed[0]}: choose one, for several would be mixed into one{each}")
     return config
 
 

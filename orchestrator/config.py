@@ -1,5 +1,6 @@
 """The typed, frozen configuration. DictConfig ends in `compose.py`; below it are only these objects."""
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_serializer, field_validator, model_validator
@@ -26,7 +27,17 @@ class Hardware(Strict):
 
     name: str
     node_resource: str = "xeon_node"
-    """Ray custom resource that a node of this kind offers once; one visit takes it whole."""
+    """Ray custom resource that a node of this kind offers once for each server it can run; a visit takes one."""
+    node_labels: dict[str, str] = {}
+    """Ray labels that a node of this kind carries (`ray start --labels`), so that one cluster may have several kinds.
+    A node with more labels counts too."""
+    server_per: Literal["node", "numa_node"] = "node"
+    """`numa_node`: a server for each of a node's NUMA nodes, all at the same time, each on its own cores and memory.
+    The node then offers node_resource once for each."""
+    reserved_cores: Annotated[int, Field(ge=0)] = 0
+    """Physical cores per server, its last ones, kept free of the engine's threads: for the load generator, which runs
+    on nothing else, and for the engine's scheduler and Ray. 0 with server_per=node leaves the binding to vLLM, which
+    keeps one for its scheduler."""
     physical_cores: PositiveInt | None = None
     numa_nodes: PositiveInt | None = None
     memory_gb: float | None = Field(default=None, gt=0)
@@ -50,6 +61,36 @@ class Hardware(Strict):
     spot_usd_per_hour: float | None = Field(default=None, gt=0)
     """What an hour of a spot node costs: `fleet sweep` writes AWS's price of that day here."""
     spot_usd_per_hour_date: str | None = None
+
+    @field_validator("node_labels")
+    @classmethod
+    def _as_ray_takes_them(cls, labels: dict[str, str]) -> dict[str, str]:
+        word = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+        for key, value in labels.items():
+            if not re.fullmatch(rf"([A-Za-z0-9.-]{{1,253}}/)?{word}", key) or not re.fullmatch(word, value):
+                raise ValueError(
+                    "a label's key and value are letters, digits, - _ and . (up to 63), the key with an optional "
+                    f"PREFIX/, but got {key!r}: {value!r}"
+                )
+            if key.startswith("ray.io/"):
+                raise ValueError(f"Ray sets the labels ray.io/... itself, but got {key!r}")
+        return labels
+
+    @model_validator(mode="after")
+    def _price_can_be_divided(self) -> Self:
+        if self.server_per == "numa_node" and self.usd_per_hour is not None and self.numa_nodes is None:
+            raise ValueError("server_per=numa_node shares usd_per_hour among the node's servers: set numa_nodes")
+        return self
+
+    @property
+    def servers_per_node(self) -> int:
+        """At the same time; 1 where the profile does not know its NUMA nodes."""
+        return (self.numa_nodes or 1) if self.server_per == "numa_node" else 1
+
+    @property
+    def usd_per_server_hour(self) -> float | None:
+        """What one server costs: with a server per NUMA node its share of the node."""
+        return None if self.usd_per_hour is None else self.usd_per_hour / self.servers_per_node
 
     @property
     def memory_bandwidth_gb_per_s(self) -> float | None:
@@ -282,7 +323,10 @@ class Server(Strict):
     preload_openmp: bool = True
     """LD_PRELOAD the engine environment's libiomp5.so where there is one (vLLM's CPU guide)."""
     omp_threads_bind: str | None = None
-    """VLLM_CPU_OMP_THREADS_BIND, for example `0-31` or `nobind`; None leaves it to vLLM."""
+    """VLLM_CPU_OMP_THREADS_BIND, for example `0-31` or `nobind`; None: as hardware.server_per and reserved_cores say,
+    where they say anything, else left to vLLM."""
+    tensor_parallel_size: PositiveInt = 1
+    """Ranks that share every layer; as many as NUMA nodes spread one server over a whole node."""
     extra_args: tuple[str, ...] = ()
     env: dict[str, str] = {}
     patches: tuple[str, ...] = ()
@@ -322,6 +366,7 @@ class Space(Strict):
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
     omp_threads_bind: tuple[str, ...] = ()
+    tensor_parallel_size: tuple[PositiveInt, ...] = ()
     max_num_seqs: tuple[PositiveInt, ...] = ()
     max_num_batched_tokens: tuple[PositiveInt, ...] = ()
     enforce_eager: tuple[bool, ...] = ()
@@ -597,6 +642,17 @@ class SweepConfig(Strict):
             if methods.count(method) > 1:
                 raise ValueError(f"names method {method!r} twice; put all its k in one num_speculative_tokens")
         return value
+
+    @model_validator(mode="after")
+    def _binding_fits_every_numa_node(self) -> Self:
+        if self.hardware.server_per == "numa_node":
+            fixed = {self.server.omp_threads_bind, *self.space.omp_threads_bind} - {None, "nobind"}
+            if fixed:
+                raise ValueError(
+                    f"omp_threads_bind: with hardware.server_per=numa_node every server has CPUs of its own, but got "
+                    f"{sorted(map(str, fixed))[0]!r} for all; leave it null"
+                )
+        return self
 
     @model_validator(mode="after")
     def _open_loop_can_be_judged(self) -> Self:

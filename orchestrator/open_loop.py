@@ -13,6 +13,8 @@ RAMP_UP = 1 / 3
 """Share of the requests that find a server which is still filling up."""
 MIN_REQUESTS = 6
 """After the ramp-up; fewer tell nothing about growth."""
+MOST_REQUESTS = 400
+"""Evenly chosen where there are more: the slopes between any two of them are many."""
 MAX_LATENESS = 0.02
 """Median lateness of sending, as a share of the mean gap between requests, above which the load is not what it says."""
 LATENESS_FLOOR_S = 0.005
@@ -62,5 +64,6 @@ def late_client(facts: OpenLoop) -> str | None:
 
 def _growth(due_s: Sequence[float], latency_s: Sequence[float]) -> float | None:
     settled = list(zip(due_s, latency_s, strict=True))[int(RAMP_UP * len(due_s)) :]
+    settled = settled[:: -(-len(settled) // MOST_REQUESTS) or 1]
     slopes = [(b - a) / (t - s) for (s, a), (t, b) in combinations(settled, 2) if t > s]
     return median(slopes) if len(settled) >= MIN_REQUESTS and slopes else None

@@ -188,6 +188,9 @@ def _arm(config: SweepConfig, speculation: Speculation | None, k: int, settings:
         "trust_remote_code": config.model.trust_remote_code,
         "preload_openmp": server.preload_openmp,
         "omp_threads_bind": server.omp_threads_bind,
+        "tensor_parallel_size": server.tensor_parallel_size,
+        "server_per": config.hardware.server_per,
+        "reserved_cores": config.hardware.reserved_cores,
         "speculative_config": speculative_config(config, speculation, k) if speculation else None,
         "extra_args": server.extra_args,
         "env": server.env,
@@ -214,6 +217,14 @@ def _arm(config: SweepConfig, speculation: Speculation | None, k: int, settings:
     )
 
 
+_SHORT = {
+    "omp_threads_bind": "bind",
+    "tensor_parallel_size": "tp",
+    "max_num_seqs": "seqs",
+    "max_num_batched_tokens": "tokens",
+}
+
+
 def _max_num_seqs(config: SweepConfig) -> int:
     if config.workload.is_open_loop:
         return OPEN_LOOP_MAX_NUM_SEQS
@@ -227,7 +238,7 @@ def _label(key: str, value: str | int | bool) -> str:
         return "eager" if value else "compiled"
     text = str(value)
     plain = text if re.fullmatch(r"[A-Za-z0-9-]{1,16}", text) else content_id(text)[:6]
-    return {"omp_threads_bind": "bind", "max_num_seqs": "seqs", "max_num_batched_tokens": "tokens"}[key] + plain
+    return _SHORT[key] + plain
 
 
 def _require_room_in_a_step(name: str, spec: ServerSpec, k: int) -> None:

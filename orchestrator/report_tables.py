@@ -114,7 +114,7 @@ def survival_table(workload: WorkloadResult) -> TableView | None:
 def mix_table(selection: Selection) -> TableView:
     """What one setting gains on the traffic mix, per dataset and over all of them."""
     overall = selection.mixes[-1]
-    shares = ", ".join(f"{percent(share)} % at {level}" for level, share in overall.traffic.items())
+    shares = ", ".join(f"{percent(share)} % at {level:g}" for level, share in overall.traffic.items())
     columns = [
         f"{mix.dataset or 'all, each weighing the same'}: gain (x) [interval]; {VERDICT_TEXT[mix.verdict].lower()}"
         for mix in selection.mixes

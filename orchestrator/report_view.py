@@ -191,7 +191,7 @@ def _concurrency_view(workloads: Sequence[WorkloadResult]) -> ConcurrencyView:
         (name, *(interval(points.get(level)) for level in levels))
         for name, points in concurrency_lines(workloads).items()
     ]
-    headers = ("Arm", *(f"At {level}: speedup (x) [interval]" for level in levels))
+    headers = ("Arm", *(f"At {level:g}: speedup (x) [interval]" for level in levels))
     table = TableView(f"Speedup over {axis_name(workloads)}, {dataset}", headers, rows)
     return ConcurrencyView(dataset, _crossover(workloads), [plot] if plot else [], table)
 
@@ -202,7 +202,7 @@ def _crossover(workloads: Sequence[WorkloadResult]) -> str:
     words = {"speculate": "speculate at", "baseline": "keep the baseline at", "undecided": "undecided at"}
     levels: dict[str, list[str]] = {verdict: [] for verdict in words}
     for workload in workloads:
-        levels[workload.verdict].append(str(workload.level))
+        levels[workload.verdict].append(f"{workload.level:g}")
     parts = [f"{words[verdict]} {axis} {', '.join(at)}" for verdict, at in levels.items() if at]
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
@@ -215,7 +215,7 @@ def _best_k_table(selection: Selection) -> TableView:
         cells = {workload.level: _best_k_cell(workload) for workload in group}
         rows.append((group[0].dataset, *(cells.get(level, DASH) for level in levels)))
     axis = axis_name(selection.workloads)
-    headers = ("Dataset", *(f"{axis.capitalize()} {level}" for level in levels))
+    headers = ("Dataset", *(f"{axis.capitalize()} {level:g}" for level in levels))
     return TableView(f"Best setting and its speedup (x), by dataset and {axis}", headers, rows)
 
 

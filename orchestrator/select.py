@@ -61,7 +61,7 @@ def select_workloads(
     """One result per workload of the plan.
 
     Args:
-        usd_per_hour: price of one node, or None where it is not known.
+        usd_per_hour: price of one server, or None where it is not known.
         failures: arm id -> why its last visit failed; quoted where the arm has no figure.
         dropped: (arm id, workload id) -> why the search measured the arm no further there; quoted likewise.
     """

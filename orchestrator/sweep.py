@@ -1,16 +1,17 @@
 """A whole sweep, from a configuration to a selection and its report."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from rich.console import Console
 
 from orchestrator.board import Board
 from orchestrator.config import SweepConfig
-from orchestrator.decide import decide
-from orchestrator.deploy import recommend_commands
+from orchestrator.decide import Decided, decide
+from orchestrator.deploy import bindings_of, recommend_commands
 from orchestrator.errors import ConfigError, NodeUnavailable, SweepFailed
 from orchestrator.ledger import Ledger, LedgerView
 from orchestrator.plan import Plan, PromptSet, plan_sweep
@@ -20,9 +21,9 @@ from orchestrator.policy import missing_blocks
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
 from orchestrator.record import Recorder
-from orchestrator.records import FinishedVisit, SessionRecord, VisitEvent
+from orchestrator.records import FinishedVisit, SessionRecord, VisitEvent, VisitRecord
 from orchestrator.report import write_report
-from orchestrator.selection import Selection
+from orchestrator.selection import Recommendation, Selection
 from orchestrator.sweep_dir import SweepDir, open_sweep
 from tasks.host import probe_node, profile_mismatch
 from tasks.model_files import pin_revisions
@@ -34,25 +35,27 @@ RECORD_DEADLINE_S = 60.0
 RECORD_DEADLINE_AFTER_INTERRUPTION_S = 5.0
 
 
-def check_before_start(config: SweepConfig, plan: Plan) -> None:
+def check_before_start(configs: Sequence[SweepConfig], plans: Sequence[Plan]) -> None:
     """What can be known to fail before anything is made; of a cluster, that it answers and has a node (the rest the
     nodes check for themselves).
 
     Raises:
         ConfigError or one of its kind, with what to change.
     """
-    refuse_plan(config, plan)
+    config = configs[0]
+    for each, plan in zip(configs, plans, strict=True):
+        refuse_plan(each, plan)
     if config.cluster.aws is not None and config.cluster.address is None:
         raise ConfigError(
             "cluster.aws: the fleet's nodes cannot be reached from here; `orchestrator fleet sweep` with the same "
             "arguments measures there"
         )
-    if config.cluster.address is not None:
+    if config.cluster.address is not None or len(configs) > 1:
         from orchestrator.cluster import ray_cluster
 
-        with ray_cluster(config.cluster, config.hardware):
+        with ray_cluster(config.cluster, [each.hardware for each in configs]):
             return
-    engine_command(plan.baseline.server)
+    engine_command(plans[0].baseline.server)
     mismatch = profile_mismatch(config.hardware, probe_node())
     if mismatch:
         raise NodeUnavailable(mismatch)
@@ -62,32 +65,58 @@ def check_before_start(config: SweepConfig, plan: Plan) -> None:
         )
 
 
-def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tuple[SweepDir, Selection]:
-    """Measure what is missing, then decide and report.
+@dataclass(frozen=True)
+class _Open:
+    """A sweep that this process holds the lock of."""
+
+    config: SweepConfig
+    plan: Plan
+    sweep_dir: SweepDir
+    ledger: Ledger
+    recorder: Recorder
+
+
+def run_sweeps(
+    configs: Sequence[SweepConfig], console: Console, repeat_command: str
+) -> list[tuple[SweepDir, Selection]]:
+    """Measure what is missing, then decide and report; several sweeps at the same time, each on its own hardware.
+
+    Args:
+        configs: the same but for name and hardware.
 
     Raises:
         ConfigError: nothing was started.
         ClusterLost: what was measured is kept.
     """
-    prompts = load_prompts(config)
-    plan = plan_sweep(config, prompts)
-    check_before_start(config, plan)
-    with open_sweep(config, plan) as (sweep_dir, continues):
-        ledger = sweep_dir.open_ledger()
-        _announce(console, sweep_dir, ledger, plan, continues)
-        recorder = Recorder(sweep_dir.path, config.tracking)
-        recorder.kick()  # its first call imports MLflow: while the first server starts that disturbs nobody
+    prompts = load_prompts(configs[0])
+    plans = [plan_sweep(config, prompts) for config in configs]
+    check_before_start(configs, plans)
+    with ExitStack() as stack:
+        sweeps = [
+            _open(config, plan, console, *stack.enter_context(open_sweep(config, plan)))
+            for config, plan in zip(configs, plans, strict=True)
+        ]
         deadline_s = RECORD_DEADLINE_AFTER_INTERRUPTION_S
         try:
-            with _fleet(config, sweep_dir, console):
-                _measure(config, plan, prompts, ledger, sweep_dir, recorder, console)
-                selection = decide_and_report(sweep_dir, repeat_command)
+            with ExitStack() as fleets:
+                for sweep in sweeps:
+                    fleets.enter_context(_fleet(sweep.config, sweep.sweep_dir, console))
+                _measure(sweeps, prompts, console)
+                finished = [(sweep.sweep_dir, decide_and_report(sweep.sweep_dir, repeat_command)) for sweep in sweeps]
             deadline_s = RECORD_DEADLINE_S
         finally:
-            unrecorded = recorder.close(deadline_s)
-            if unrecorded:
-                console.print(unrecorded, style="yellow")
-    return sweep_dir, selection
+            for unrecorded in [sweep.recorder.close(deadline_s) for sweep in sweeps]:
+                if unrecorded:
+                    console.print(unrecorded, style="yellow")
+    return finished
+
+
+def _open(config: SweepConfig, plan: Plan, console: Console, sweep_dir: SweepDir, continues: bool) -> _Open:
+    ledger = sweep_dir.open_ledger()
+    _announce(console, sweep_dir, ledger, plan, continues)
+    recorder = Recorder(sweep_dir.path, config.tracking)
+    recorder.kick()  # its first call imports MLflow: while the first server starts that disturbs nobody
+    return _Open(config, plan, sweep_dir, ledger, recorder)
 
 
 def _fleet(config: SweepConfig, sweep_dir: SweepDir, console: Console) -> AbstractContextManager[None]:
@@ -98,11 +127,15 @@ def _fleet(config: SweepConfig, sweep_dir: SweepDir, console: Console) -> Abstra
     return kept_fleet(config, config.cluster.aws, sweep_dir, console)
 
 
-def require_complete(sweep_dir: SweepDir) -> None:
+def require_complete(sweep_dirs: Sequence[SweepDir]) -> None:
     """Raise SweepFailed, with the reasons, where some arm has no complete figure."""
-    plan, ledger = sweep_dir.plan(), sweep_dir.ledger()
-    if not policy_for(sweep_dir.config()).is_complete(plan, ledger):
-        raise SweepFailed(_what_is_missing(plan, ledger, sweep_dir))
+    missing = []
+    for sweep_dir in sweep_dirs:
+        plan, ledger = sweep_dir.plan(), sweep_dir.ledger()
+        if not policy_for(sweep_dir.config()).is_complete(plan, ledger):
+            missing.append(_what_is_missing(plan, ledger, sweep_dir))
+    if missing:
+        raise SweepFailed("\n".join(missing))
 
 
 def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
@@ -127,31 +160,45 @@ def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
         confirmations=decided.confirmations,
         drifts=decided.drifts,
         visit_noise=decided.visit_noise,
-        recommendation=recommend_commands(decided.recommended, engine, decided.reason) if decided.recommended else None,
+        recommendation=_recommendation(decided, engine, visits),
     )
     sweep_dir.write_selection(selection)
     write_report(sweep_dir.path, selection, plan, ledger, repeat_command)
     return selection
 
 
-def _measure(
-    config: SweepConfig,
-    plan: Plan,
-    prompts: Mapping[str, PromptSet],
-    ledger: Ledger,
-    sweep_dir: SweepDir,
-    recorder: Recorder,
-    console: Console,
-) -> None:
+def _recommendation(decided: Decided, engine: str | None, visits: Sequence[VisitRecord]) -> Recommendation | None:
+    arm = decided.recommended
+    return recommend_commands(arm, engine, decided.reason, bindings_of(arm.server, visits)) if arm else None
+
+
+def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console: Console) -> None:
     from orchestrator.cluster import ray_cluster  # Ray takes seconds to import: only when something runs
 
-    board = Board(plan, policy_for(config), ledger, sweep_dir)
-    board.listeners.append(_kick_between_visits(recorder))
-    revisions = pin_revisions([arm.server for arm in plan.arms], ledger.visits())
-    with _session(ledger), ray_cluster(config.cluster, config.hardware) as nodes, show_progress(board, console):
+    boards = [Board(each.plan, policy_for(each.config), each.ledger, each.sweep_dir) for each in sweeps]
+    kinds = [each.config.hardware for each in sweeps]
+    revisions = _pin_revisions(sweeps)
+    with ExitStack() as stack:
+        for sweep, board in zip(sweeps, boards, strict=True):
+            board.listeners.append(_kick_between_visits(sweep.recorder))
+            stack.enter_context(_session(sweep.ledger))
+        nodes = stack.enter_context(ray_cluster(sweeps[0].config.cluster, kinds))
+        stack.enter_context(show_progress(boards, console))
         from orchestrator.schedule import run_visits  # after ray_cluster has set what Ray reads at import
+        from orchestrator.search import Drive
 
-        run_visits(config, board, prompts, nodes, revisions)
+        drives = [
+            Drive(sweep.config, board, pinned) for sweep, board, pinned in zip(sweeps, boards, revisions, strict=True)
+        ]
+        run_visits(drives, prompts, nodes)
+
+
+def _pin_revisions(sweeps: Sequence[_Open]) -> list[dict[str, str]]:
+    """Of each sweep: what it has served before, else what another one of them has."""
+    visits = [visit for sweep in sweeps for visit in sweep.ledger.visits()]
+    return [
+        pin_revisions([arm.server for arm in sweep.plan.arms], [*visits, *sweep.ledger.visits()]) for sweep in sweeps
+    ]
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from pydantic import JsonValue
 from orchestrator.engine import Engine
 from orchestrator.errors import ArmMismatch, EngineNotFound, PortTaken, ServerCrashed, ServerError, ServerNotReady
 from orchestrator.records import ServerSpec
+from tasks.cpu_binding import thread_on
 from tasks.demo import resolve_model
 from tasks.guard import GuardedProcess
 from tasks.server_command import openmp_library, server_argv, server_env
@@ -46,6 +47,7 @@ class VllmServer:
         log_path: the engine's stdout and stderr; appended.
         port: a fixed port; None takes a free one.
         stop_grace_s: seconds from SIGTERM to SIGKILL.
+        cpus: the CPUs that the engine may use, as `0-31`; None: this process's.
         folders: model as the spec names it -> its files on this node, where they were fetched (tasks.model_files).
     """
 
@@ -57,6 +59,7 @@ class VllmServer:
         log_path: Path,
         port: int | None = None,
         stop_grace_s: float = 10.0,
+        cpus: str | None = None,
         folders: Mapping[str, str] | None = None,
     ) -> None:
         self.spec = spec
@@ -68,6 +71,7 @@ class VllmServer:
         self.speculative_config = _with_local_drafter(spec.speculative_config, folders)
         self._wanted_port = port
         self._stop_grace_s = stop_grace_s
+        self._cpus = cpus
         self._process: GuardedProcess | None = None
         self._port = 0
         self._started = 0.0
@@ -91,7 +95,8 @@ class VllmServer:
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         self._started = time.monotonic()
         try:
-            self._process = GuardedProcess(argv, env=env, log_path=self.log_path, grace_s=self._stop_grace_s)
+            with thread_on(self._cpus):
+                self._process = GuardedProcess(argv, env=env, log_path=self.log_path, grace_s=self._stop_grace_s)
         except ChildProcessError as error:
             raise ServerError(f"{self.name}: {error}; log: {self.log_path}") from error
         except OSError as error:

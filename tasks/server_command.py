@@ -66,6 +66,8 @@ def serve_arguments(
         *("--max-num-seqs", str(spec.max_num_seqs)),
         prefix_caching,
     ]
+    if spec.tensor_parallel_size > 1:
+        arguments += ["--tensor-parallel-size", str(spec.tensor_parallel_size)]
     if spec.max_num_batched_tokens is not None:
         arguments += ["--max-num-batched-tokens", str(spec.max_num_batched_tokens)]
     if spec.enforce_eager:

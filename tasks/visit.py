@@ -8,13 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from orchestrator.defects import refuse_known_defects, sampling_collapse
+from orchestrator.engine import Engine
 from orchestrator.errors import ArmMismatch, LoadFailed, NodeInterrupted, NodeUnavailable, OrchestratorError
 from orchestrator.methods import METHODS
 from orchestrator.metrics import tokens_per_draft
+from orchestrator.node_kinds import numa_index
 from orchestrator.provenance import library_versions
 from orchestrator.records import (
     Block,
     BlockRecord,
+    CpuBinding,
     FinishedVisit,
     HostUse,
     MeasuredBlock,
@@ -29,8 +32,9 @@ from orchestrator.records import (
 from orchestrator.secret_values import redacted, secrets_of
 from tasks import notice
 from tasks.arrival import due_times_s
-from tasks.bandwidth import memory_bandwidth_gb_per_s
+from tasks.bandwidth import MAX_THREADS, memory_bandwidth_gb_per_s
 from tasks.counters import EngineCounters, delta, read_counters
+from tasks.cpu_binding import bound, cpu_binding, parse_cpus, process_on, thread_on
 from tasks.host import probe_node, profile_mismatch, take_normal_priority
 from tasks.host_use import HostReading, crowded, host_use
 from tasks.load import LoadResult, Target, run_load, summarise
@@ -83,6 +87,7 @@ class _Run:
         self.num_blocks = 0
         self.engine_version: str | None = None
         self.node_info: NodeInfo | None = None
+        self.binding: CpuBinding | None = None
         self.error: str | None = None
         self.interrupted = False
 
@@ -97,23 +102,35 @@ class _Run:
 
     def measure(self) -> Iterator[MeasuredBlock]:
         _refuse_interrupted()
-        arm = self.task.visit.arm
-        temperatures = [cell.temperature for cell in self.task.workloads.values()]
-        refuse_arm(arm, temperatures)
+        refuse_arm(self.task.visit.arm, self._temperatures)
         folders = self._fetch_models()
-        refuse_arm(arm, temperatures, folders)
+        refuse_arm(self.task.visit.arm, self._temperatures, folders)
         take_normal_priority()
-        self.node_info = probe_node().model_copy(update={"memory_bandwidth_gb_per_s": memory_bandwidth_gb_per_s()})
+        visit = self.task.visit
+        self.binding = cpu_binding(visit.arm.server, numa_index(visit.node, self.task.hardware))
+        self.node_info = self._probe()
         mismatch = profile_mismatch(self.task.hardware, self.node_info)
         if mismatch:
             raise NodeUnavailable(mismatch)
+        with process_on(self.binding.load_cpus if self.binding else None):
+            yield from self._serve(folders)
+
+    def _probe(self) -> NodeInfo:
+        if self.binding is None:
+            return probe_node().model_copy(update={"memory_bandwidth_gb_per_s": memory_bandwidth_gb_per_s()})
+        with thread_on(self.binding.cpus):
+            bandwidth = memory_bandwidth_gb_per_s(min(MAX_THREADS, self.binding.num_cores))
+        return probe_node().model_copy(update={"memory_bandwidth_gb_per_s": bandwidth})
+
+    def _serve(self, folders: Mapping[str, str]) -> Iterator[MeasuredBlock]:
         limits = self.task.server
         server = VllmServer(
-            arm.server,
+            bound(self.task.visit.arm.server, self.binding),
             name=self.task.visit.id,
             log_path=self.log_path,
             port=limits.port,
             stop_grace_s=limits.stop_grace_s,
+            cpus=self.binding.cpus if self.binding else None,
             folders=folders,
         )
         self.secrets.append(server.api_key)
@@ -123,12 +140,21 @@ class _Run:
             self.server_start_s = time.monotonic() - begun
             self.engine_version = server.engine_version
             server.verify_configuration()
-            for temperature in temperatures:
-                refuse_known_defects(server.running_engine(), arm.method, temperature, arm.server.patches)
+            self._refuse_defects(server.running_engine())
             target = Target(base_url=server.base_url, api_key=server.api_key, model=server.model_name)
             yield from self._blocks(server, target)
             begun = time.monotonic()
         self.server_stop_s = time.monotonic() - begun
+
+    @property
+    def _temperatures(self) -> list[float]:
+        return [cell.temperature for cell in self.task.workloads.values()]
+
+    def _refuse_defects(self, engine: Engine) -> None:
+        """Again, for an engine that was not known before it ran."""
+        arm = self.task.visit.arm
+        for temperature in self._temperatures:
+            refuse_known_defects(engine, arm.method, temperature, arm.server.patches)
 
     def _fetch_models(self) -> dict[str, str]:
         """Model -> folder. The visit's own time begins after it."""
@@ -187,17 +213,23 @@ class _Run:
     def _measure_block(self, server: VllmServer, target: Target, cell: WorkloadCell, block: Block) -> MeasuredBlock:
         started_utc = datetime.now(UTC).isoformat()
         begun = time.monotonic()
-        before, host_before = _counters(target), HostReading.take(server.pid)
+        before, host_before = _counters(target), HostReading.take(server.pid, self._own_cpus)
         prompts = self._pick(cell, block.prompt_indices)
         due_s = due_times_s(cell, block.index, [prompt for _, prompt in prompts])
         load = _drive(server, target, prompts, cell, due_s)
-        host = host_use(host_before, HostReading.take(server.pid))
+        host = host_use(host_before, HostReading.take(server.pid, self._own_cpus))
         counters = _settled_delta(target, before, load)
         self.blocks_s += time.monotonic() - begun
         return MeasuredBlock(
             record=self._record(cell, block, load, counters, host, started_utc),
             requests=load.requests,
         )
+
+    @property
+    def _own_cpus(self) -> frozenset[int] | None:
+        """Where the node has other servers, the only CPUs on which others are in the way."""
+        shares_node = self.task.hardware.server_per == "numa_node"
+        return parse_cpus(self.binding.cpus) if self.binding and shares_node else None
 
     def _record(
         self,
@@ -286,6 +318,7 @@ class _Run:
             node_info=self.node_info,
             thread_binding=thread_binding(self.log_path) if log else None,
             engine_patches=applied_patches(self.log_path) if log else (),
+            cpu_binding=self.binding,
             versions=library_versions(),
             server_log=self.log_path.name if log else None,
             error=redacted(self.error, self.secrets) if self.error else None,

@@ -5,8 +5,8 @@ ARG VLLM_TAG=v0.32.0
 #checkov:skip=CKV_DOCKER_2:systemd restarts the container when Ray ends, and nothing reads a health state
 FROM vllm/vllm-openai-cpu:${VLLM_TAG}
 
-# Python 3.12 in /opt/venv, with uv. Ray's version is the lock file's, as on the head; the engine and its libraries stay
-# as they came: the check fails the build if the installation touched vLLM or torch.
+# Python 3.12 in /opt/venv, with uv. Ray's version is the lock file's, as on the head. The engine stays as it came: the
+# build fails if the installation touched vLLM or torch.
 WORKDIR /opt/specsweep
 COPY pyproject.toml README.md ./
 COPY infra/engine/requirements.lock infra/engine/
@@ -15,10 +15,10 @@ COPY orchestrator orchestrator
 COPY tasks tasks
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 RUN python -c 'import sys; assert sys.version_info[:2] == (3, 12), sys.version' \
-    && uv pip freeze | grep -E '^(vllm|torch)==' > /tmp/engine.txt \
+    && uv pip freeze | grep -E '^(vllm|torch)[ =]' > /tmp/engine.txt \
     && grep -E '^ray==' infra/engine/requirements.lock > /tmp/constraints.txt \
-    && uv pip install --no-cache --constraint /tmp/constraints.txt --constraint /tmp/engine.txt . \
-    && uv pip freeze | grep -E '^(vllm|torch)==' | diff - /tmp/engine.txt \
+    && uv pip install --no-cache --constraint /tmp/constraints.txt . \
+    && uv pip freeze | grep -E '^(vllm|torch)[ =]' | diff - /tmp/engine.txt \
     && rm /tmp/engine.txt /tmp/constraints.txt
 
 # The user that boot scripts run containers as, and that owns the folders they mount.

@@ -143,14 +143,12 @@ data "aws_iam_policy_document" "head" {
     }
   }
 
-  # Scale, renew the lease, give up a node: of this fleet's groups.
+  # Scale and renew the lease: of this fleet's groups.
   statement {
     sid = "Groups"
     actions = [
-      "autoscaling:DeleteScheduledAction",
       "autoscaling:PutScheduledUpdateGroupAction",
       "autoscaling:SetDesiredCapacity",
-      "autoscaling:TerminateInstanceInAutoScalingGroup",
       "autoscaling:UpdateAutoScalingGroup",
     ]
     resources = [

@@ -3,7 +3,7 @@
 import importlib
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def measured(tmp_path: Path) -> SweepDir:
 
 
 def sweep_that(monkeypatch: pytest.MonkeyPatch, behaviour: Callable[..., Any]) -> None:
-    monkeypatch.setattr(importlib.import_module("orchestrator.sweep"), "run_sweep", behaviour)
+    monkeypatch.setattr(importlib.import_module("orchestrator.sweep"), "run_sweeps", behaviour)
 
 
 def raises(error: BaseException) -> Callable[..., Any]:
@@ -147,9 +147,9 @@ def test_sweep_ends_with_the_verdicts_and_knows_the_command_to_repeat(
     decide = importlib.import_module("orchestrator.sweep").decide_and_report
     seen: list[tuple[SweepConfig, str]] = []
 
-    def behaviour(config: SweepConfig, console: object, command: str) -> object:
-        seen.append((config, command))
-        return measured, decide(measured, command)
+    def behaviour(configs: Sequence[SweepConfig], console: object, command: str) -> object:
+        seen.extend((config, command) for config in configs)
+        return [(measured, decide(measured, command))]
 
     sweep_that(monkeypatch, behaviour)
     code, out, _ = run("sweep", "name=mine", "workload.max_concurrency=[1,2]")

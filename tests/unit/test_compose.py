@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.compose import compose, load_yaml, to_yaml
+from orchestrator.compose import compose, compose_all, load_yaml, to_yaml
 from orchestrator.errors import ConfigError
 
 PUBLISHED = ["model=qwen3_5_9b", "hardware=r8i_16xlarge", "dataset@datasets=[humaneval,gsm8k,mt_bench]"]
@@ -55,6 +55,41 @@ def test_choice_on_the_command_line_beats_the_preset(preset_first: bool) -> None
 )
 def test_no_value_of_a_preset_outlives_the_group_it_was_chosen_with(choice: str, expected: tuple[int, ...]) -> None:
     assert compose(["sweep=xeon_dflash", choice]).speculation[0].num_speculative_tokens == expected
+
+
+def test_several_kinds_of_hardware_are_a_sweep_each_that_differ_in_nothing_else() -> None:
+    local, r8i = compose_all(["hardware=[local,r8i_16xlarge]", "name=mine", "hardware.node_tolerance=null"])
+
+    assert (local.name, r8i.name) == ("mine-local", "mine-r8i_16xlarge")
+    assert (local.hardware.name, r8i.hardware.name) == ("local", "r8i_16xlarge")
+    assert local.hardware.node_tolerance is r8i.hardware.node_tolerance is None
+    assert local.model_copy(update={"name": r8i.name, "hardware": r8i.hardware}) == r8i
+
+
+@pytest.mark.parametrize("choice", [[], ["hardware=r8i_16xlarge"], ["hardware=[r8i_16xlarge]"]])
+def test_single_kind_of_hardware_is_the_sweep_it_always_was(choice: list[str]) -> None:
+    assert compose_all(choice) == (compose([word.replace("[", "").replace("]", "") for word in choice]),)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("hardware=[local,local]", "local is named twice"),
+        ("hardware=[]", "names no hardware"),
+        ("hardware=[local,r9i_16xlarge]", "no hardware named r9i_16xlarge; known: .*did you mean"),
+    ],
+)
+def test_wrong_list_of_hardware_is_refused(choice: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose_all([choice])
+
+
+@pytest.mark.parametrize("group", ["model", "hardware"])
+def test_several_choices_are_never_mixed_into_one(group: str, folder: Path) -> None:
+    names = {"model": "demo,demo_deep", "hardware": "local,r8i_16xlarge"}[group]
+    (folder / "sweep/mixed.yaml").write_text(f"# @package _global_\ndefaults:\n  - override /{group}: [{names}]\n")
+
+    assert f"{group}: choose one, for several would be mixed into one" in refusal("sweep=mixed", config_dir=folder)
 
 
 def test_key_that_no_yaml_mentions_is_set_plainly() -> None:

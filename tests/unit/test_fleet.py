@@ -34,7 +34,7 @@ def test_variables_of_terraform_say_what_the_configuration_says() -> None:
             "spot_percentage": 50,
             "volume_gb": 200,
             "ray_resources": {"xeon_node": 1},
-            "ray_labels": {},
+            "ray_labels": {"specsweep.io/hardware": "r8i_16xlarge"},
         }
     }
     assert (written["name"], written["region"], written["head_image"]) == ("specsweep", "us-east-1", "own/head:1")
@@ -70,7 +70,7 @@ def test_sweep_on_a_fleet_is_refused_where_its_nodes_cannot_be_reached() -> None
     config = compose(["sweep=demo", "cluster=aws", *IMAGES])
 
     with pytest.raises(ConfigError, match="`orchestrator fleet sweep` with the same arguments measures there"):
-        check_before_start(config, plan_of(compose(["sweep=demo"])))
+        check_before_start([config], [plan_of(compose(["sweep=demo"]))])
 
 
 def test_missing_terraform_is_said_with_where_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
