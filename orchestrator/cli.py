@@ -1,4 +1,4 @@
-"""The command line: `orchestrator sweep | plan | select | report | record | mirror | fleet | ...`."""
+"""The command line: `orchestrator sweep | plan | models | doctor | select | report | record | fleet | ...`."""
 
 import json
 import logging
@@ -75,6 +75,22 @@ def plan(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     for config in configs:
         _print_heading(config, configs)
         print_plan(config, out, err)
+
+
+@app.command()
+def models(
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the models that can be chosen, their drafters, and which hardware profiles they fit on."""
+    from orchestrator.catalogue import catalogue_json, catalogue_table, read_catalogue
+
+    catalogue = read_catalogue(overrides or [], config_dir)
+    if as_json:
+        typer.echo(catalogue_json(catalogue))
+    else:
+        out.print(catalogue_table(catalogue))
 
 
 @app.command()

@@ -77,6 +77,11 @@ def compose(overrides: Sequence[str], config_dir: Path | None = None) -> SweepCo
     return _validated(plain)
 
 
+def names_in(group: str, config_dir: Path | None = None) -> list[str]:
+    """What can be chosen in `group`: the shipped files and the user's."""
+    return list(_loader(config_dir).get_group_options(group))
+
+
 def to_yaml(config: SweepConfig) -> str:
     """Every value of `config`, defaults included; `load_yaml` reads it back as an equal object."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
@@ -191,7 +196,7 @@ def _check_choice(loader: ConfigLoaderImpl, override: Override) -> None:
                 f"a single key of it is set as {group}.KEY=VALUE"
             )
         if name not in known:
-            raise ConfigError(f"no {group} named {name}; known: {', '.join(known)}{hint(name, known)}")
+            raise ConfigError(f"no {group} named {name}; known: {_names(group, known)}{hint(name, known)}")
 
 
 def _check_datasets(loader: ConfigLoaderImpl, overrides: Sequence[Override]) -> None:
@@ -229,7 +234,9 @@ def _load(loader: ConfigLoaderImpl, overrides: Sequence[Override]) -> DictConfig
     try:
         config = loader.load_configuration("config", [_forced(loader, o) for o in overrides], RunMode.RUN)
     except MissingConfigException as error:
-        raise ConfigError(_first_lines(error) + _options(error.options)) from error
+        group = (error.missing_cfg_file or "").partition("/")[0]
+        known = f"; known: {_names(group, error.options)}" if error.options else ""
+        raise ConfigError(_first_lines(error) + known) from error
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError(_first_lines(error)) from error
     choices = config.hydra.runtime.choices
@@ -242,8 +249,9 @@ def _load(loader: ConfigLoaderImpl, overrides: Sequence[Override]) -> DictConfig
     return config
 
 
-def _options(options: Collection[str] | None) -> str:
-    return f"; known: {', '.join(options)}" if options else ""
+def _names(group: str, known: Collection[str]) -> str:
+    """All of them; of models there are too many for a line."""
+    return f"{len(known)}, which `orchestrator models` lists" if group == "model" else ", ".join(known)
 
 
 def _first_lines(error: Exception) -> str:

@@ -93,6 +93,10 @@ class Hardware(Strict):
         return None if self.usd_per_hour is None else self.usd_per_hour / self.servers_per_node
 
     @property
+    def spot_usd_per_server_hour(self) -> float | None:
+        return None if self.spot_usd_per_hour is None else self.spot_usd_per_hour / self.servers_per_node
+
+    @property
     def memory_bandwidth_gb_per_s(self) -> float | None:
         """Peak of all channels: MT/s x 8 bytes x channels / 1000."""
         if self.memory_mt_per_s is None or self.memory_channels is None:
@@ -105,9 +109,13 @@ class Drafter(Strict):
     revision: str | None = None
     block_size: PositiveInt | None = None
     """Positions that one draft pass fills, the last accepted token's included: k is at most block_size - 1."""
+    weight_gb: float | None = Field(default=None, gt=0)
+    """Of the checkpoint, 10^9 bytes; None: not known."""
 
 
 class Model(Strict):
+    """A target with its drafters. What is said of its size serves estimates only: nothing of it reaches the engine."""
+
     name: str
     target: str
     """Hugging Face id, a local path, or `demo://...` for the pair shipped with the project."""
@@ -118,6 +126,31 @@ class Model(Strict):
     max_model_len: PositiveInt
     chat_template_kwargs: dict[str, JsonValue] = {}
     trust_remote_code: bool = False
+    context_len: PositiveInt | None = None
+    """What the model itself takes (max_position_embeddings of its config.json); max_model_len is what is served."""
+    parameters_billion: float | None = Field(default=None, gt=0)
+    """All of the checkpoint's, 10^9."""
+    active_parameters_billion: float | None = Field(default=None, gt=0)
+    """Those that one token passes through; None: all. Fewer in a mixture of experts."""
+    weight_gb: float | None = Field(default=None, gt=0)
+    """Of a checkpoint that is not stored in `dtype` (quantised), 10^9 bytes; None: parameters in `dtype`."""
+    num_kv_layers: PositiveInt | None = None
+    """Layers that keep keys and values of every token: not those with a window or linear attention. This and the two
+    below are None where not known, and where keys and values are kept compressed (MLA)."""
+    num_kv_heads: PositiveInt | None = None
+    head_dim: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _active_are_some_of_all(self) -> Self:
+        if self.active_parameters_billion is not None:
+            if self.parameters_billion is None:
+                raise ValueError("active_parameters_billion needs parameters_billion as well")
+            if self.active_parameters_billion > self.parameters_billion:
+                raise ValueError(
+                    f"active_parameters_billion must be at most parameters_billion={self.parameters_billion:g}, "
+                    f"but got {self.active_parameters_billion:g}"
+                )
+        return self
 
 
 class Dataset(Strict):
@@ -309,8 +342,15 @@ class Server(Strict):
     # On the command line `server.env.OMP_NUM_THREADS=4` is a number; the engine gets it as text.
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
+    launcher: Literal["process", "docker", "external"] = "process"
+    """`docker`: `image` in a container; `external`: a server that is already there at `url`, measured and never
+    stopped: each run measures the arm that it is, so restart it as the next one and run again."""
     command: tuple[str, ...] | None = None
-    """The engine's command; None: `vllm` of the environment that runs the node's tasks."""
+    """The engine's command (launcher=docker: docker's); None: `vllm` of the environment that runs the node's tasks."""
+    image: str | None = None
+    """Of launcher=docker, for example vllm/vllm-openai-cpu:v0.32.0."""
+    url: str | None = Field(default=None, pattern=r"^https?://[^/?#@]+$")
+    """Of launcher=external: http://HOST:PORT as the node reaches it. Its key is VLLM_API_KEY of the environment."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     kv_cache_gib: float = Field(default=1, gt=0)
     """VLLM_CPU_KVCACHE_SPACE; without it vLLM takes nearly all memory."""
@@ -333,6 +373,18 @@ class Server(Strict):
     """Named repairs of known engine defects, applied inside the engine by a plugin: see docs/methods.md."""
     ready_timeout_s: float = Field(default=900, gt=0)
     stop_grace_s: float = Field(default=10, gt=0)
+
+    @model_validator(mode="after")
+    def _launcher_has_what_it_needs(self) -> Self:
+        for key, launcher, example in (
+            ("image", "docker", "vllm/vllm-openai-cpu:v0.32.0"),
+            ("url", "external", "http://10.0.0.5:8000"),
+        ):
+            if (getattr(self, key) is not None) != (self.launcher == launcher):
+                raise ValueError(f"launcher={launcher} and {key} go together, for example {key}={example}")
+        if self.launcher == "external" and self.command is not None:
+            raise ValueError("launcher=external starts nothing, so command must be null")
+        return self
 
     @field_validator("env")
     @classmethod
@@ -546,10 +598,14 @@ class Cluster(Strict):
     aws: Fleet | None = None
     """The fleet that the nodes belong to; None: they are somebody else's to start and end."""
     budget_usd: float | None = Field(default=None, gt=0)
-    """What machines may cost; None: no limit."""
+    """What machines may cost: a sweep whose estimate lies above it is not started. None: no limit."""
     address: str | None = None
     """HOST:PORT of a running Ray's GCS; None starts a fresh Ray on this machine for the sweep."""
     auth_mode: Literal["disabled", "token"] = "disabled"
+
+    @property
+    def is_this_machine(self) -> bool:
+        return self.address is None and self.aws is None
 
     @property
     def model_mirror(self) -> str | None:
@@ -605,7 +661,8 @@ class SweepConfig(Strict):
     def _parts_fit(self) -> Self:
         if self.hardware.usd_per_hour is None:
             needs_price = {
-                "search.max_usd": self.search.max_usd,
+                "search.max_usd": self.search.max_usd is not None,
+                "cluster.budget_usd": self.cluster.budget_usd is not None,
                 "selection.objective=cost": self.selection.objective == "cost",
             }
             for name, is_asked in needs_price.items():

@@ -6,7 +6,7 @@ from packaging.specifiers import SpecifierSet
 from pydantic import ConfigDict
 
 from orchestrator.config import Strict
-from orchestrator.engine import Engine
+from orchestrator.engine_build import EngineBuild
 from orchestrator.errors import ConfigError
 from orchestrator.metrics import acceptance_length
 from orchestrator.records import SpecCounters
@@ -52,7 +52,7 @@ COLLAPSE_SHARE = 0.2
 """Of the accepted tokens a draft at temperature 0."""
 
 
-def refuse_known_defects(engine: Engine, method: str, temperature: float, patches: Collection[str] = ()) -> None:
+def refuse_known_defects(engine: EngineBuild, method: str, temperature: float, patches: Collection[str] = ()) -> None:
     """Raise ConfigError where `engine` is known to be wrong for this, and not repaired by one of `patches`."""
     for defect in DEFECTS:
         is_exempt = defect.unless_triton_backend in engine.triton_backends or defect.patch in patches

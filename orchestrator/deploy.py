@@ -102,8 +102,11 @@ def local_models(spec: ServerSpec) -> list[str]:
     return [model for model in models if model and is_local(model)]
 
 
-def image_of(engine_version: str | None) -> str:
-    """The container image of that engine. Wheels are called 0.32.0+cpu, which a tag cannot be."""
+def image_of(spec: ServerSpec, engine_version: str | None) -> str:
+    """The container image of that engine, or the one it was measured in. Wheels are called 0.32.0+cpu, which a tag
+    cannot be."""
+    if spec.image:
+        return spec.image
     return f"{IMAGE}:v{engine_version.partition('+')[0]}" if engine_version else f"{IMAGE}:latest"
 
 
@@ -123,4 +126,4 @@ def _docker_run(spec: ServerSpec, cpus: str | None, port: int, engine_version: s
         *(part for path in local_models(spec) for part in ("-v", f"{path}:{path}:ro")),
     ]
     cache = f'-v "$HOME/.cache/huggingface:{CACHE_IN_IMAGE}"'  # not quoted with the rest: the shell fills in $HOME
-    return f"{shlex.join(flags)} {cache} {shlex.join([image_of(engine_version), *serve_command(spec)])}"
+    return f"{shlex.join(flags)} {cache} {shlex.join([image_of(spec, engine_version), *serve_command(spec)])}"

@@ -9,7 +9,7 @@ from typing import Literal
 
 from packaging.specifiers import SpecifierSet
 
-from orchestrator.engine import Engine
+from orchestrator.engine_build import EngineBuild
 
 Method = Literal["none", "dflash", "dflash2", "dspark", "eagle3", "mtp", "draft_model", "ngram", "suffix"]
 
@@ -26,7 +26,7 @@ class Refusal:
     unless_triton_backend: str | None = None
     """An engine whose Triton has this backend takes it."""
 
-    def applies(self, engine: Engine) -> bool:
+    def applies(self, engine: EngineBuild) -> bool:
         is_exempt = self.unless_triton_backend in engine.triton_backends
         return not is_exempt and engine.is_in(self.versions)
 

@@ -175,7 +175,10 @@ def _arm(config: SweepConfig, speculation: Speculation | None, k: int, settings:
     """`speculation` is None for the baseline."""
     server = config.server
     fields: dict[str, object] = {
+        "launcher": server.launcher,
         "command": server.command,
+        "image": server.image,
+        "url": server.url,
         "target": config.model.target,
         "revision": config.model.revision,
         "dtype": config.model.dtype,

@@ -67,6 +67,9 @@ class ServerSpec(Strict):
     max_num_batched_tokens: int | None = None
     patches: tuple[str, ...] = ()
     """Repairs that the engine is started with, by name."""
+    launcher: str = "process"
+    image: str | None = None
+    url: str | None = None
     tensor_parallel_size: int = 1
     server_per: Literal["node", "numa_node"] = "node"
     reserved_cores: int = 0

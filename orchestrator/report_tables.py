@@ -10,6 +10,7 @@ from orchestrator.display import (
     DASH,
     VERDICT_TEXT,
     arm_name,
+    cost,
     duration,
     identical,
     interval,
@@ -67,7 +68,7 @@ def throughput_table(workload: WorkloadResult, has_prices: bool) -> TableView:
             number(arm.acceptance_length),
             percent(arm.acceptance_rate),
             identical(arm.outputs_match_baseline),
-            *([number(arm.usd_per_million_output_tokens)] if has_prices else []),
+            *([cost(arm)] if has_prices else []),
             f"{arm.num_blocks:,}",
             f"{arm.num_requests:,}",
         )

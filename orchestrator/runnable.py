@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 
 from orchestrator.defects import PATCHES, refuse_known_defects
-from orchestrator.engine import Engine
+from orchestrator.engine_build import EngineBuild
 from orchestrator.errors import ConfigError
 from orchestrator.methods import METHODS, MTP_VERSIONS, MethodEntry
 from orchestrator.plan import beyond_block
@@ -16,7 +16,7 @@ _MTP_BY_DEFAULT = frozenset({"dots3_note", "ernie4_5_moe", "longcat_flash", "ste
 """Model types whose config.json need not mention their multi-token-prediction layers (vLLM 0.32.0)."""
 
 
-def refuse_unrunnable(arm: Arm, engine: Engine, temperatures: Iterable[float]) -> None:
+def refuse_unrunnable(arm: Arm, engine: EngineBuild, temperatures: Iterable[float]) -> None:
     """Raise ConfigError, in the engine's words, where `engine` is known to refuse `arm` or to serve it wrongly."""
     entry = METHODS[arm.method]
     for refusal in entry.refusals:
@@ -29,7 +29,7 @@ def refuse_unrunnable(arm: Arm, engine: Engine, temperatures: Iterable[float]) -
 
 
 def refuse_checkpoints(
-    arm: Arm, engine: Engine | None, target: CheckpointConfig | None, drafter: CheckpointConfig | None
+    arm: Arm, engine: EngineBuild | None, target: CheckpointConfig | None, drafter: CheckpointConfig | None
 ) -> None:
     """Raise ConfigError where the checkpoints do not fit the method or each other; None: config.json is not at hand."""
     lacks_mtp = arm.method == "mtp" and drafter is None and target is not None and not _has_mtp(target)
@@ -59,7 +59,7 @@ def refuse_beyond_block(arm: Arm, drafter: CheckpointConfig | None) -> None:
         raise ConfigError(beyond_block(entry, _drafter(arm), largest, arm.num_speculative_tokens))
 
 
-def _refused(arm: Arm, engine: Engine) -> str:
+def _refused(arm: Arm, engine: EngineBuild) -> str:
     return f"{arm.name}: vLLM {engine.version} refuses speculation method {arm.method!r}"
 
 
@@ -67,7 +67,7 @@ def _drafter(arm: Arm) -> str:
     return str((arm.server.speculative_config or {}).get("model"))
 
 
-def _require_package(arm: Arm, entry: MethodEntry, engine: Engine) -> None:
+def _require_package(arm: Arm, entry: MethodEntry, engine: EngineBuild) -> None:
     if entry.package is None:
         return
     name, _, wanted = entry.package.partition("==")
@@ -80,7 +80,7 @@ def _require_package(arm: Arm, entry: MethodEntry, engine: Engine) -> None:
         )
 
 
-def _require_patches(patches: Collection[str], engine: Engine) -> None:
+def _require_patches(patches: Collection[str], engine: EngineBuild) -> None:
     for name in patches:
         if name not in PATCHES:
             raise ConfigError(f"server.patches: no patch is named {name!r}; known: {', '.join(sorted(PATCHES))}")

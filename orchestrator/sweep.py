@@ -5,23 +5,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import ceil
 
 from rich.console import Console
 
 from orchestrator.board import Board
+from orchestrator.cluster_budget import over_budget
 from orchestrator.config import SweepConfig
 from orchestrator.decide import Decided, decide
 from orchestrator.deploy import bindings_of, recommend_commands
-from orchestrator.errors import ConfigError, NodeUnavailable, SweepFailed
+from orchestrator.errors import ConfigError, EngineNotFound, NodeUnavailable, SweepFailed
 from orchestrator.ledger import Ledger, LedgerView
+from orchestrator.memory import require_fit
+from orchestrator.past_sweeps import foresee
 from orchestrator.plan import Plan, PromptSet, plan_sweep
-from orchestrator.plan_text import load_prompts
+from orchestrator.plan_text import load_prompts, memory_here
 from orchestrator.policies import policy_for
 from orchestrator.policy import missing_blocks
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
 from orchestrator.record import Recorder
-from orchestrator.records import FinishedVisit, SessionRecord, VisitEvent, VisitRecord
+from orchestrator.records import FinishedVisit, ServerSpec, SessionRecord, VisitEvent, VisitRecord
 from orchestrator.report import write_report
 from orchestrator.selection import Recommendation, Selection
 from orchestrator.sweep_dir import SweepDir, open_sweep
@@ -29,15 +33,16 @@ from tasks.host import probe_node, profile_mismatch
 from tasks.model_files import pin_revisions
 from tasks.preflight import refuse_plan
 from tasks.server_command import engine_command
-from tasks.server_http import can_bind
+from tasks.server_http import ask, can_bind
 
+CONNECT_TIMEOUT_S = 5.0
 RECORD_DEADLINE_S = 60.0
 RECORD_DEADLINE_AFTER_INTERRUPTION_S = 5.0
 
 
-def check_before_start(configs: Sequence[SweepConfig], plans: Sequence[Plan]) -> None:
+def check_before_start(configs: Sequence[SweepConfig], plans: Sequence[Plan]) -> list[int]:
     """What can be known to fail before anything is made; of a cluster, that it answers and has a node (the rest the
-    nodes check for themselves).
+    nodes check for themselves). Returns how many nodes each has.
 
     Raises:
         ConfigError or one of its kind, with what to change.
@@ -53,9 +58,10 @@ def check_before_start(configs: Sequence[SweepConfig], plans: Sequence[Plan]) ->
     if config.cluster.address is not None or len(configs) > 1:
         from orchestrator.cluster import ray_cluster
 
-        with ray_cluster(config.cluster, [each.hardware for each in configs]):
-            return
-    engine_command(plans[0].baseline.server)
+        with ray_cluster(config.cluster, [each.hardware for each in configs]) as live:
+            slots = [(len(live(each.hardware)), each.hardware.servers_per_node) for each in configs]
+            return [max(1, ceil(number / per_node)) for number, per_node in slots]
+    _require_engine(plans[0].baseline.server)
     mismatch = profile_mismatch(config.hardware, probe_node())
     if mismatch:
         raise NodeUnavailable(mismatch)
@@ -63,6 +69,32 @@ def check_before_start(configs: Sequence[SweepConfig], plans: Sequence[Plan]) ->
         raise ConfigError(
             f"server.port={config.server.port} is in use on this machine; free it, or leave server.port null"
         )
+    return [1]
+
+
+def _check_budget(
+    configs: Sequence[SweepConfig],
+    plans: Sequence[Plan],
+    prompts: Mapping[str, PromptSet],
+    num_nodes: Sequence[int],
+    console: Console,
+) -> None:
+    """A budget, which all hardware shares, is only kept by an estimate: without one nothing is started."""
+    if configs[0].cluster.budget_usd is None:
+        return
+    expected = [foresee(config, plan, prompts) for config, plan in zip(configs, plans, strict=True)]
+    warning = over_budget(configs[0].cluster, list(zip(expected, num_nodes, strict=True)))
+    if warning:
+        console.print(f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def _require_engine(spec: ServerSpec) -> None:
+    if spec.launcher != "external":
+        engine_command(spec)
+        return
+    answer = ask(f"{spec.url}/health", api_key="", timeout_s=CONNECT_TIMEOUT_S)
+    if answer.status == 0:
+        raise EngineNotFound(f"server.url={spec.url}: nothing answers there ({answer.body}); start the server first")
 
 
 @dataclass(frozen=True)
@@ -88,9 +120,11 @@ def run_sweeps(
         ConfigError: nothing was started.
         ClusterLost: what was measured is kept.
     """
+    for config in configs:
+        require_fit(config, memory_here(config))
     prompts = load_prompts(configs[0])
     plans = [plan_sweep(config, prompts) for config in configs]
-    check_before_start(configs, plans)
+    _check_budget(configs, plans, prompts, check_before_start(configs, plans), console)
     with ExitStack() as stack:
         sweeps = [
             _open(config, plan, console, *stack.enter_context(open_sweep(config, plan)))

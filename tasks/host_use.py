@@ -31,11 +31,11 @@ class HostReading:
     clock_mhz: float | None
 
     @classmethod
-    def take(cls, engine_pid: int, cpus: Collection[int] | None = None) -> Self:
+    def take(cls, engine_pid: int | None, cpus: Collection[int] | None = None) -> Self:
         """Now.
 
         Args:
-            engine_pid: the engine's first process.
+            engine_pid: the engine's first process; None where it is not on this node, or not ours to know.
             cpus: those that engine and load run on, where other servers have the rest; None: all.
         """
         times = [psutil.cpu_times()] if cpus is None else _times_of(cpus)
@@ -84,8 +84,10 @@ def _times_of(cpus: Collection[int]) -> list[Any]:
     return [times for cpu, times in zip(online_cpus(len(every)), every, strict=True) if cpu in cpus]
 
 
-def _own_cpu_s(engine_pid: int) -> float:
+def _own_cpu_s(engine_pid: int | None) -> float:
     own = [psutil.Process()]
+    if engine_pid is None:
+        return _cpu_s(own[0])
     with contextlib.suppress(psutil.NoSuchProcess):  # an engine that died is the load's to report
         engine = psutil.Process(engine_pid)
         own += [engine, *engine.children(recursive=True)]

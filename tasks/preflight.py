@@ -10,7 +10,7 @@ from orchestrator.plan import Plan
 from orchestrator.records import Arm
 from orchestrator.runnable import refuse_beyond_block, refuse_checkpoints, refuse_unrunnable
 from tasks.demo import resolve_model
-from tasks.engine import installed_engine
+from tasks.engine_build import installed_engine
 from tasks.server_command import is_local
 
 
@@ -35,7 +35,7 @@ def refuse_arm(arm: Arm, temperatures: Iterable[float], folders: Mapping[str, st
     Args:
         folders: model -> where its files are, of those that were fetched.
     """
-    engine = installed_engine(arm.server.command)
+    engine = installed_engine(arm.server.command) if arm.server.launcher == "process" else None
     if engine is not None:
         refuse_unrunnable(arm, engine, temperatures)
     if arm.is_baseline:

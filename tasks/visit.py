@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from orchestrator.defects import refuse_known_defects, sampling_collapse
-from orchestrator.engine import Engine
+from orchestrator.engine_build import EngineBuild
 from orchestrator.errors import ArmMismatch, LoadFailed, NodeInterrupted, NodeUnavailable, OrchestratorError
 from orchestrator.methods import METHODS
 from orchestrator.metrics import tokens_per_draft
@@ -35,6 +35,8 @@ from tasks.arrival import due_times_s
 from tasks.bandwidth import MAX_THREADS, memory_bandwidth_gb_per_s
 from tasks.counters import EngineCounters, delta, read_counters
 from tasks.cpu_binding import bound, cpu_binding, parse_cpus, process_on, thread_on
+from tasks.engine import Engine
+from tasks.external import ExternalServer
 from tasks.host import probe_node, profile_mismatch, take_normal_priority
 from tasks.host_use import HostReading, crowded, host_use
 from tasks.load import LoadResult, Target, run_load, summarise
@@ -123,16 +125,7 @@ class _Run:
         return probe_node().model_copy(update={"memory_bandwidth_gb_per_s": bandwidth})
 
     def _serve(self, folders: Mapping[str, str]) -> Iterator[MeasuredBlock]:
-        limits = self.task.server
-        server = VllmServer(
-            bound(self.task.visit.arm.server, self.binding),
-            name=self.task.visit.id,
-            log_path=self.log_path,
-            port=limits.port,
-            stop_grace_s=limits.stop_grace_s,
-            cpus=self.binding.cpus if self.binding else None,
-            folders=folders,
-        )
+        limits, server = self.task.server, self._engine(folders)
         self.secrets.append(server.api_key)
         begun = time.monotonic()
         with server, notice.ended_in_time(server.pid):
@@ -140,24 +133,40 @@ class _Run:
             self.server_start_s = time.monotonic() - begun
             self.engine_version = server.engine_version
             server.verify_configuration()
-            self._refuse_defects(server.running_engine())
+            self._refuse_defects(server.build)
             target = Target(base_url=server.base_url, api_key=server.api_key, model=server.model_name)
             yield from self._blocks(server, target)
             begun = time.monotonic()
         self.server_stop_s = time.monotonic() - begun
 
+    def _engine(self, folders: Mapping[str, str]) -> Engine:
+        limits, visit = self.task.server, self.task.visit
+        if visit.arm.server.launcher == "external":
+            return ExternalServer(visit.arm.server, name=visit.id)
+        return VllmServer(
+            bound(visit.arm.server, self.binding),
+            name=visit.id,
+            log_path=self.log_path,
+            port=limits.port,
+            stop_grace_s=limits.stop_grace_s,
+            cpus=self.binding.cpus if self.binding else None,
+            folders=folders,
+        )
+
     @property
     def _temperatures(self) -> list[float]:
         return [cell.temperature for cell in self.task.workloads.values()]
 
-    def _refuse_defects(self, engine: Engine) -> None:
+    def _refuse_defects(self, build: EngineBuild) -> None:
         """Again, for an engine that was not known before it ran."""
         arm = self.task.visit.arm
         for temperature in self._temperatures:
-            refuse_known_defects(engine, arm.method, temperature, arm.server.patches)
+            refuse_known_defects(build, arm.method, temperature, arm.server.patches)
 
     def _fetch_models(self) -> dict[str, str]:
-        """Model -> folder. The visit's own time begins after it."""
+        """Model -> folder. The visit's own time begins after it. A server that is already there has its own."""
+        if self.task.visit.arm.server.launcher == "external":
+            return {}
         models = fetch_models(self.task.visit.arm.server, self.task.model_revisions, self.task.model_mirror)
         self.fetch_s, self.model_revisions = models.fetch_s, models.revisions
         self._start_clock()
@@ -167,7 +176,7 @@ class _Run:
         self.started = time.monotonic()
         self.started_utc = datetime.now(UTC).isoformat()
 
-    def _blocks(self, server: VllmServer, target: Target) -> Iterator[MeasuredBlock]:
+    def _blocks(self, server: Engine, target: Target) -> Iterator[MeasuredBlock]:
         warm: set[str] = set()
         for block in self.task.blocks:
             cell = self.task.workloads[block.workload_id]
@@ -179,7 +188,7 @@ class _Run:
             self.num_blocks += 1
             yield measured
 
-    def _warm_up(self, server: VllmServer, target: Target, cell: WorkloadCell) -> None:
+    def _warm_up(self, server: Engine, target: Target, cell: WorkloadCell) -> None:
         """All at once in an open loop."""
         begun = time.monotonic()
         before = _counters(target)
@@ -197,7 +206,7 @@ class _Run:
         if counters.spec and cell.temperature > 0:
             self._refuse_collapse(server, target, cell, counters.spec)
 
-    def _refuse_collapse(self, server: VllmServer, target: Target, cell: WorkloadCell, sampled: SpecCounters) -> None:
+    def _refuse_collapse(self, server: Engine, target: Target, cell: WorkloadCell, sampled: SpecCounters) -> None:
         """The same prompts once more at temperature 0, to compare what is accepted."""
         begun = time.monotonic()
         before = _counters(target)
@@ -210,7 +219,7 @@ class _Run:
         if collapse:
             raise ArmMismatch(f"{self.task.visit.id}: {cell.name}: {collapse}")
 
-    def _measure_block(self, server: VllmServer, target: Target, cell: WorkloadCell, block: Block) -> MeasuredBlock:
+    def _measure_block(self, server: Engine, target: Target, cell: WorkloadCell, block: Block) -> MeasuredBlock:
         started_utc = datetime.now(UTC).isoformat()
         begun = time.monotonic()
         before, host_before = _counters(target), HostReading.take(server.pid, self._own_cpus)
@@ -266,8 +275,13 @@ class _Run:
             client_cpu_cores=load.client_cpu_cores,
             open_loop=summary.open_loop,
             host=host,
-            void_reason=summary.void_reason or contamination or crowded(self.task.hardware, host, load.wall_s),
+            void_reason=summary.void_reason or contamination or self._crowded(host, load.wall_s),
         )
+
+    def _crowded(self, host: HostUse, wall_s: float) -> str | None:
+        if self.task.visit.arm.server.launcher == "external":
+            return None  # which process is the engine, and on which machine, is not known
+        return crowded(self.task.hardware, host, wall_s)
 
     def _contamination(self, counters: EngineCounters, output_tokens: int, cell: WorkloadCell) -> str | None:
         """Why the engine's own counters say that the block was not what it should be."""
@@ -335,7 +349,7 @@ def _refuse_interrupted() -> None:
 
 
 def _drive(
-    server: VllmServer,
+    server: Engine,
     target: Target,
     prompts: Sequence[tuple[int, Prompt]],
     cell: WorkloadCell,

@@ -1,6 +1,7 @@
 """The command line: exit codes, one-line errors on stderr, help with examples."""
 
 import importlib
+import json
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -220,3 +221,19 @@ def test_plan_starts_nothing_and_leaves_nothing_behind(run: Run, tmp_path: Path)
     assert (code, err) == (0, "")
     assert "180 blocks" in out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sweep_above_its_budget_starts_nothing_and_is_exit_code_2(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("sweep", "cluster.budget_usd=0.01", "hardware.usd_per_hour=4")
+
+    assert code == 2
+    assert "error: cluster.budget_usd=0.01: the sweep is expected to cost $" in err
+    assert "or raise cluster.budget_usd" in err
+    assert not (tmp_path / "results").exists()
+
+
+def test_models_lists_what_can_be_chosen(run: Run) -> None:
+    code, shown, _ = run("models", "--json")
+
+    assert code == 0
+    assert "qwen3_5_9b" in [model["name"] for model in json.loads(shown)]

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.compose import compose, load_yaml, to_yaml
 from orchestrator.config import Speculation, SweepConfig
-from orchestrator.engine import Engine
+from orchestrator.engine_build import EngineBuild
 from orchestrator.errors import ConfigError
 from orchestrator.methods import METHODS
 from orchestrator.plan import Plan
@@ -16,8 +16,8 @@ from orchestrator.records import Arm
 from orchestrator.runnable import refuse_beyond_block, refuse_checkpoints, refuse_unrunnable
 from tests.unit.builders import plan_of
 
-PYPI = Engine("0.32.0+cpu", packages={"arctic-inference": "0.1.1"}, plugins=frozenset({"sampling_expand"}))
-IMAGE = Engine("0.32.0", triton_backends=frozenset({"cpu"}))
+PYPI = EngineBuild("0.32.0+cpu", packages={"arctic-inference": "0.1.1"}, plugins=frozenset({"sampling_expand"}))
+IMAGE = EngineBuild("0.32.0", triton_backends=frozenset({"cpu"}))
 
 
 def mixed(*overrides: str, methods: str = "ngram,dflash") -> SweepConfig:
@@ -169,7 +169,7 @@ def test_method_of_the_v2_runner_is_refused_in_the_engines_words_without_triton_
     method: str, words: str
 ) -> None:
     refuse_unrunnable(arm_of(method), IMAGE, [0.0])
-    refuse_unrunnable(arm_of(method), Engine("0.40.0"), [0.0])
+    refuse_unrunnable(arm_of(method), EngineBuild("0.40.0"), [0.0])
     with pytest.raises(
         ConfigError, match=f"{method}-k1: vLLM 0.32.0.cpu refuses speculation method '{method}': {words}"
     ):
@@ -185,7 +185,7 @@ def test_suffix_needs_its_package_in_the_engines_environment() -> None:
     ):
         refuse_unrunnable(arm, IMAGE, [0.0])
     with pytest.raises(ConfigError, match=r"arctic-inference==0\.1\.1 is what vLLM asks for, but .* has 0\.2\.0"):
-        refuse_unrunnable(arm, Engine("0.32.0", packages={"arctic-inference": "0.2.0"}), [0.0])
+        refuse_unrunnable(arm, EngineBuild("0.32.0", packages={"arctic-inference": "0.2.0"}), [0.0])
 
 
 def test_sampling_with_speculation_needs_its_patch_on_an_engine_with_the_defect() -> None:
@@ -199,11 +199,11 @@ def test_sampling_with_speculation_needs_its_patch_on_an_engine_with_the_defect(
     ("patch", "engine", "reason"),
     [
         ("sampling", PYPI, "no patch is named 'sampling'; known: sampling_expand"),
-        ("sampling_expand", Engine("0.33.0"), "repairs vLLM ==0.32.*, but the engine is 0.33.0"),
-        ("sampling_expand", Engine("0.32.0"), "has no plugin 'sampling_expand'; install it there"),
+        ("sampling_expand", EngineBuild("0.33.0"), "repairs vLLM ==0.32.*, but the engine is 0.33.0"),
+        ("sampling_expand", EngineBuild("0.32.0"), "has no plugin 'sampling_expand'; install it there"),
     ],
 )
-def test_patch_that_cannot_be_applied_is_refused(patch: str, engine: Engine, reason: str) -> None:
+def test_patch_that_cannot_be_applied_is_refused(patch: str, engine: EngineBuild, reason: str) -> None:
     with pytest.raises(ConfigError) as refused:
         refuse_unrunnable(arm_of("dflash", f"server.patches=[{patch}]"), engine, [0.0])
     assert reason in str(refused.value)

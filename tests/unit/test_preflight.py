@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.compose import compose
 from orchestrator.errors import ConfigError
-from tasks.engine import installed_engine
+from tasks.engine_build import installed_engine
 from tasks.preflight import checkpoint_config, refuse_plan
 from tests.unit.builders import plan_of
 

@@ -8,7 +8,7 @@ from packaging.version import InvalidVersion, Version
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineBuild:
     version: str
     """Of vLLM, as its distribution states it: `0.32.0+cpu`."""
     triton_backends: frozenset[str] = frozenset()
