@@ -242,7 +242,8 @@ def _load(loader: ConfigLoaderImpl, overrides: Sequence[Override]) -> DictConfig
     choices = config.hydra.runtime.choices
     OmegaConf.set_struct(config, False)
     del config["hydra"]
-    mixed = [group for group in loader.list_groups("") if group in config and group not in choices]
+    groups = [group for group in loader.list_groups("") if group != "speculation"]  # see _speculations
+    mixed = [group for group in groups if group in config and group not in choices]
     if mixed:  # Hydra lists a choice of several nowhere, and lays one over the other
         each = "; to sweep each, name them on the command line: hardware=[A,B]" if mixed[0] == "hardware" else ""
         raise ConfigError(f"{mixed[0]}: choose one, for several would be mixed into one{each}")
