@@ -1,6 +1,8 @@
 """What a configuration makes of a fleet, before AWS is asked anything."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from orchestrator.sweep import check_before_start
 from tests.unit.builders import plan_of
 
 IMAGES = ["cluster.aws.head_image=own/head:1", "cluster.aws.worker_image=own/worker:1"]
+DOCS = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text(encoding="utf-8")
 AWS = ["sweep=xeon_dflash", "cluster=aws", *IMAGES]
 
 
@@ -93,3 +96,17 @@ def test_state_is_read_without_running_terraform(tmp_path: Path) -> None:
 
     state.write_text(json.dumps({"outputs": {}, "resources": [data]}))
     assert (terraform.has_state, terraform.results_bucket()) == (False, None)
+
+
+def test_commands_and_file_of_the_walk_through_describe_a_fleet(tmp_path: Path) -> None:
+    (file,) = re.findall(r"^```yaml\n(.*?)^```", DOCS, re.MULTILINE | re.DOTALL)
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "mine.yaml").write_text(file)
+    typed = [shlex.split(arguments) for arguments in re.findall(r'^make [a-z-]+ ARGS="(.*)"$', DOCS, re.MULTILINE)]
+
+    assert len(typed) == 4
+    for flag, folder, *overrides in typed:
+        assert (flag, folder) == ("--config-dir", "my_conf")
+        found = context(compose(overrides, tmp_path), Console(), tmp_path)
+        assert (found.workers[0][0].instance_type, found.budget_usd) == ("r8i.16xlarge", 60)
+        assert found.fleet.ttl_hours == 4
