@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shlex
 import signal
 import sys
@@ -270,7 +269,7 @@ def _compose(overrides: list[str] | None, config_dir: Path | None) -> SweepConfi
 def _decide(found: SweepDir) -> None:
     from orchestrator.sweep import decide_and_report
 
-    selection = decide_and_report(found, f"orchestrator select {shlex.quote(os.fspath(found.path))}")
+    selection = decide_and_report(found)
     _print_selection(selection, found)
 
 

@@ -64,7 +64,7 @@ def check_before_start(config: SweepConfig, plan: Plan) -> None:
         )
 
 
-def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tuple[SweepDir, Selection]:
+def run_sweep(config: SweepConfig, console: Console, command: str) -> tuple[SweepDir, Selection]:
     """Measure what is missing, then decide and report.
 
     Raises:
@@ -82,8 +82,8 @@ def run_sweep(config: SweepConfig, console: Console, repeat_command: str) -> tup
         deadline_s = RECORD_DEADLINE_AFTER_INTERRUPTION_S
         try:
             with _fleet(config, sweep_dir, console):
-                _measure(config, plan, prompts, ledger, sweep_dir, recorder, console)
-                selection = decide_and_report(sweep_dir, repeat_command)
+                _measure(config, plan, prompts, ledger, sweep_dir, recorder, console, command)
+                selection = decide_and_report(sweep_dir)
             deadline_s = RECORD_DEADLINE_S
         finally:
             unrecorded = recorder.close(deadline_s)
@@ -107,7 +107,7 @@ def require_complete(sweep_dir: SweepDir) -> None:
         raise SweepFailed(_what_is_missing(plan, ledger, sweep_dir))
 
 
-def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
+def decide_and_report(sweep_dir: SweepDir) -> Selection:
     """Select from what is measured so far and write selection.json and the report."""
     config, plan, ledger = sweep_dir.config(), sweep_dir.plan(), sweep_dir.ledger()
     visits = ledger.visits()
@@ -132,7 +132,7 @@ def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
         recommendation=recommend_commands(decided.recommended, engine, decided.reason) if decided.recommended else None,
     )
     sweep_dir.write_selection(selection)
-    write_report(sweep_dir.path, selection, plan, ledger, repeat_command)
+    write_report(sweep_dir.path, selection, plan, ledger)
     return selection
 
 
@@ -144,25 +144,27 @@ def _measure(
     sweep_dir: SweepDir,
     recorder: Recorder,
     console: Console,
+    command: str,
 ) -> None:
     from orchestrator.cluster import ray_cluster  # Ray takes seconds to import: only when something runs
 
     board = Board(plan, policy_for(config), ledger, sweep_dir)
     board.listeners.append(_kick_between_visits(recorder))
     revisions = pin_revisions([arm.server for arm in plan.arms], ledger.visits())
-    with _session(ledger), ray_cluster(config.cluster, config.hardware) as nodes, show_progress(board, console):
+    cluster = ray_cluster(config.cluster, config.hardware)
+    with _session(ledger, command), cluster as nodes, show_progress(board, console):
         from orchestrator.schedule import run_visits  # after ray_cluster has set what Ray reads at import
 
         run_visits(config, board, prompts, nodes, revisions)
 
 
 @contextmanager
-def _session(ledger: Ledger) -> Iterator[None]:
+def _session(ledger: Ledger, command: str) -> Iterator[None]:
     started, begun = datetime.now(UTC).isoformat(), time.monotonic()
     try:
         yield
     finally:
-        ledger.append(SessionRecord(started_utc=started, wall_s=time.monotonic() - begun))
+        ledger.append(SessionRecord(started_utc=started, wall_s=time.monotonic() - begun, command=command))
 
 
 def _kick_between_visits(recorder: Recorder) -> Callable[[VisitEvent], None]:
