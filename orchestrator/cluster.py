@@ -7,8 +7,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -18,20 +17,26 @@ import psutil
 
 from orchestrator.config import Cluster, Hardware
 from orchestrator.errors import ClusterLost, NodeUnavailable
+from orchestrator.node_kinds import RayNode, require_nodes, slots_of
+from tasks.cpu_binding import num_numa_nodes
 
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 
-LiveNodes = Callable[[], dict[str, str]]
-"""See `live_nodes`; raises ClusterLost once the cluster that was started here is dead."""
+LiveNodes = Callable[[Hardware], dict[str, str]]
+"""Slot -> Ray node id of what is alive of that hardware (see node_kinds); raises ClusterLost once the cluster that was
+started here is dead."""
 
 
 @contextmanager
-def ray_cluster(cluster: Cluster, hardware: Hardware) -> Iterator[LiveNodes]:
+def ray_cluster(cluster: Cluster, kinds: Sequence[Hardware]) -> Iterator[LiveNodes]:
     """Connect to Ray, and on leaving disconnect; a cluster started here ends with it. Yields what tells its nodes.
 
+    Args:
+        kinds: the hardware to measure on; a cluster started here has one.
+
     Raises:
-        NodeUnavailable: no Ray answers at the address, or none of its nodes offers `hardware.node_resource`.
+        NodeUnavailable: no Ray answers at the address, a hardware has no node there, or a node is of two.
     """
     _choose_auth(cluster)
     import ray  # reads the mode once, at import
@@ -39,41 +44,26 @@ def ray_cluster(cluster: Cluster, hardware: Hardware) -> Iterator[LiveNodes]:
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         if cluster.address is None:
-            _start_local(ray, hardware)
+            _start_local(ray, kinds)
         else:
             _join(ray, cluster.address)
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler aborts the process with a stack trace
         servants = _servants() if cluster.address is None else []
-        if not live_nodes(hardware):
-            raise NodeUnavailable(
-                f"no node of the Ray cluster at {cluster.address} offers the resource {hardware.node_resource!r} "
-                f"that hardware={hardware.name} asks for; start workers with "
-                f"`ray start --address={cluster.address} --resources='{{\"{hardware.node_resource}\": 1}}'`"
-            )
+        require_nodes(kinds, _alive(), cluster.address)
 
-        def live() -> dict[str, str]:
+        def live(hardware: Hardware) -> dict[str, str]:
             _require_running(servants)
-            return live_nodes(hardware)
+            return slots_of(hardware, kinds, _alive())
 
         yield live
     finally:
         ray.shutdown()
 
 
-def live_nodes(hardware: Hardware) -> dict[str, str]:
-    """Node name -> Ray node id of all live nodes of that kind.
-
-    The name stays the same over restarts of Ray (set with `ray start --node-name`, else the host's name), since
-    figures are paired by it.
-    """
+def _alive() -> list[RayNode]:
     import ray
 
-    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get(hardware.node_resource, 0) >= 1]
-    names = Counter(_name(node) for node in nodes)
-    return {
-        _name(node) if names[_name(node)] == 1 else f"{_name(node)}-{node['NodeID'][:8]}": node["NodeID"]
-        for node in nodes
-    }
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
 def _servants() -> list[psutil.Process]:
@@ -89,11 +79,6 @@ def _require_running(servants: list[psutil.Process]) -> None:
             f"the Ray that this sweep started has died (process {dead[0]} is gone; killed, or out of memory?); "
             "what was measured is kept, the same command continues"
         )
-
-
-def _name(node: dict[str, Any]) -> str:
-    given = str(node["NodeName"])
-    return given if given != node["NodeManagerAddress"] else str(node["NodeManagerHostname"])
 
 
 def _choose_auth(cluster: Cluster) -> None:
@@ -116,12 +101,19 @@ def _own_token() -> str:
     return str(path)
 
 
-def _start_local(ray: Any, hardware: Hardware) -> None:
+def _start_local(ray: Any, kinds: Sequence[Hardware]) -> None:
+    if len(kinds) > 1:
+        raise NodeUnavailable(
+            f"this machine is not {' and '.join(kind.name for kind in kinds)} at once; "
+            "measure them on a cluster: cluster=address cluster.address=HOST:PORT"
+        )
+    [hardware] = kinds
     # Its default of 15 would put anything else on this machine before the engine. Ray wants this name as it is.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
     ray.init(
         address="local",
-        resources={hardware.node_resource: 1},
+        resources={hardware.node_resource: num_numa_nodes() if hardware.server_per == "numa_node" else 1},
+        labels=hardware.node_labels,
         object_store_memory=OBJECT_STORE_BYTES,
         include_dashboard=False,
         log_to_driver=False,

@@ -5,6 +5,7 @@ that exists in the schema can be set whether or not a YAML file mentions it, and
 written plainly, with `+` or in a file.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -34,6 +35,27 @@ _NO_OVERRIDE = (
 )
 
 
+def compose_all(overrides: Sequence[str], config_dir: Path | None = None) -> tuple[SweepConfig, ...]:
+    """One configuration for each profile of `hardware=[A,B]`, called `<name>-<hardware>`; a single choice stays as it
+    is.
+
+    Raises:
+        ConfigError: as `compose`.
+    """
+    choices = [text for text in overrides if text.lstrip("+").startswith("hardware=")]
+    names = _parse(choices[-1]).value() if choices else None
+    if not isinstance(names, list):
+        return (compose(overrides, config_dir),)
+    twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
+    if twice or not names:
+        raise ConfigError(f"{choices[-1]!r}: {f'{twice[0]} is named twice' if twice else 'names no hardware'}")
+    others = [text for text in overrides if text not in choices]
+    configs = [compose([*others, f"hardware={name}"], config_dir) for name in names]
+    if len(configs) == 1:
+        return tuple(configs)
+    return tuple(config.model_copy(update={"name": f"{config.name}-{config.hardware.name}"}) for config in configs)
+
+
 def compose(overrides: Sequence[str], config_dir: Path | None = None) -> SweepConfig:
     """The configuration that the shipped groups, the user's own folder of groups and `overrides` describe.
 
@@ -48,6 +70,11 @@ def compose(overrides: Sequence[str], config_dir: Path | None = None) -> SweepCo
         _check_choice(loader, override)
     _check_datasets(loader, parsed)
     return _validated(_plain(_load(loader, parsed)))
+
+
+def names_in(group: str, config_dir: Path | None = None) -> list[str]:
+    """What can be chosen in `group`: the shipped files and the user's."""
+    return list(_loader(config_dir).get_group_options(group))
 
 
 def to_yaml(config: SweepConfig) -> str:
@@ -129,7 +156,7 @@ def _check_choice(loader: ConfigLoaderImpl, override: Override) -> None:
                 f"a single key of it is set as {group}.KEY=VALUE"
             )
         if name not in known:
-            raise ConfigError(f"no {group} named {name}; known: {', '.join(known)}{hint(name, known)}")
+            raise ConfigError(f"no {group} named {name}; known: {_names(group, known)}{hint(name, known)}")
 
 
 def _check_datasets(loader: ConfigLoaderImpl, overrides: Sequence[Override]) -> None:
@@ -167,16 +194,24 @@ def _load(loader: ConfigLoaderImpl, overrides: Sequence[Override]) -> DictConfig
     try:
         config = loader.load_configuration("config", [_forced(loader, o) for o in overrides], RunMode.RUN)
     except MissingConfigException as error:
-        raise ConfigError(_first_lines(error) + _options(error.options)) from error
+        group = (error.missing_cfg_file or "").partition("/")[0]
+        known = f"; known: {_names(group, error.options)}" if error.options else ""
+        raise ConfigError(_first_lines(error) + known) from error
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError(_first_lines(error)) from error
+    choices = config.hydra.runtime.choices
     OmegaConf.set_struct(config, False)
     del config["hydra"]
+    mixed = [group for group in loader.list_groups("") if group in config and group not in choices]
+    if mixed:  # Hydra lists a choice of several nowhere, and lays one over the other
+        each = "; to sweep each, name them on the command line: hardware=[A,B]" if mixed[0] == "hardware" else ""
+        raise ConfigError(f"{mixed[0]}: choose one, for several would be mixed into one{each}")
     return config
 
 
-def _options(options: Collection[str] | None) -> str:
-    return f"; known: {', '.join(options)}" if options else ""
+def _names(group: str, known: Collection[str]) -> str:
+    """All of them; of models there are too many for a line."""
+    return f"{len(known)}, which `orchestrator models` lists" if group == "model" else ", ".join(known)
 
 
 def _first_lines(error: Exception) -> str:

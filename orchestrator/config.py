@@ -1,5 +1,6 @@
 """The typed, frozen configuration. DictConfig ends in `compose.py`; below it are only these objects."""
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
@@ -26,7 +27,17 @@ class Hardware(Strict):
 
     name: str
     node_resource: str = "xeon_node"
-    """Ray custom resource that a node of this kind offers once; one visit takes it whole."""
+    """Ray custom resource that a node of this kind offers once for each server it can run; a visit takes one."""
+    node_labels: dict[str, str] = {}
+    """Ray labels that a node of this kind carries (`ray start --labels`), so that one cluster may have several kinds.
+    A node with more labels counts too."""
+    server_per: Literal["node", "numa_node"] = "node"
+    """`numa_node`: a server for each of a node's NUMA nodes, all at the same time, each on its own cores and memory.
+    The node then offers node_resource once for each."""
+    reserved_cores: Annotated[int, Field(ge=0)] = 0
+    """Physical cores per server, its last ones, kept free of the engine's threads: for the load generator, which runs
+    on nothing else, and for the engine's scheduler and Ray. 0 with server_per=node leaves the binding to vLLM, which
+    keeps one for its scheduler."""
     physical_cores: PositiveInt | None = None
     numa_nodes: PositiveInt | None = None
     memory_gb: float | None = Field(default=None, gt=0)
@@ -51,6 +62,40 @@ class Hardware(Strict):
     """What an hour of a spot node costs: `fleet sweep` writes AWS's price of that day here."""
     spot_usd_per_hour_date: str | None = None
 
+    @field_validator("node_labels")
+    @classmethod
+    def _as_ray_takes_them(cls, labels: dict[str, str]) -> dict[str, str]:
+        word = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+        for key, value in labels.items():
+            if not re.fullmatch(rf"([A-Za-z0-9.-]{{1,253}}/)?{word}", key) or not re.fullmatch(word, value):
+                raise ValueError(
+                    "a label's key and value are letters, digits, - _ and . (up to 63), the key with an optional "
+                    f"PREFIX/, but got {key!r}: {value!r}"
+                )
+            if key.startswith("ray.io/"):
+                raise ValueError(f"Ray sets the labels ray.io/... itself, but got {key!r}")
+        return labels
+
+    @model_validator(mode="after")
+    def _price_can_be_divided(self) -> Self:
+        if self.server_per == "numa_node" and self.usd_per_hour is not None and self.numa_nodes is None:
+            raise ValueError("server_per=numa_node shares usd_per_hour among the node's servers: set numa_nodes")
+        return self
+
+    @property
+    def servers_per_node(self) -> int:
+        """At the same time; 1 where the profile does not know its NUMA nodes."""
+        return (self.numa_nodes or 1) if self.server_per == "numa_node" else 1
+
+    @property
+    def usd_per_server_hour(self) -> float | None:
+        """What one server costs: with a server per NUMA node its share of the node."""
+        return None if self.usd_per_hour is None else self.usd_per_hour / self.servers_per_node
+
+    @property
+    def spot_usd_per_server_hour(self) -> float | None:
+        return None if self.spot_usd_per_hour is None else self.spot_usd_per_hour / self.servers_per_node
+
     @property
     def memory_bandwidth_gb_per_s(self) -> float | None:
         """Peak of all channels: MT/s x 8 bytes x channels / 1000."""
@@ -64,9 +109,13 @@ class Drafter(Strict):
     revision: str | None = None
     block_size: PositiveInt | None = None
     """Positions that one draft pass fills, the last accepted token's included: k is at most block_size - 1."""
+    weight_gb: float | None = Field(default=None, gt=0)
+    """Of the checkpoint, 10^9 bytes; None: not known."""
 
 
 class Model(Strict):
+    """A target with its drafters. What is said of its size serves estimates only: nothing of it reaches the engine."""
+
     name: str
     target: str
     """Hugging Face id, a local path, or `demo://...` for the pair shipped with the project."""
@@ -77,6 +126,31 @@ class Model(Strict):
     max_model_len: PositiveInt
     chat_template_kwargs: dict[str, JsonValue] = {}
     trust_remote_code: bool = False
+    context_len: PositiveInt | None = None
+    """What the model itself takes (max_position_embeddings of its config.json); max_model_len is what is served."""
+    parameters_billion: float | None = Field(default=None, gt=0)
+    """All of the checkpoint's, 10^9."""
+    active_parameters_billion: float | None = Field(default=None, gt=0)
+    """Those that one token passes through; None: all. Fewer in a mixture of experts."""
+    weight_gb: float | None = Field(default=None, gt=0)
+    """Of a checkpoint that is not stored in `dtype` (quantised), 10^9 bytes; None: parameters in `dtype`."""
+    num_kv_layers: PositiveInt | None = None
+    """Layers that keep keys and values of every token: not those with a window or linear attention. This and the two
+    below are None where not known, and where keys and values are kept compressed (MLA)."""
+    num_kv_heads: PositiveInt | None = None
+    head_dim: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _active_are_some_of_all(self) -> Self:
+        if self.active_parameters_billion is not None:
+            if self.parameters_billion is None:
+                raise ValueError("active_parameters_billion needs parameters_billion as well")
+            if self.active_parameters_billion > self.parameters_billion:
+                raise ValueError(
+                    f"active_parameters_billion must be at most parameters_billion={self.parameters_billion:g}, "
+                    f"but got {self.active_parameters_billion:g}"
+                )
+        return self
 
 
 class Dataset(Strict):
@@ -239,8 +313,15 @@ class Server(Strict):
     # On the command line `server.env.OMP_NUM_THREADS=4` is a number; the engine gets it as text.
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
+    launcher: Literal["process", "docker", "external"] = "process"
+    """`docker`: `image` in a container; `external`: a server that is already there at `url`, measured and never
+    stopped: each run measures the arm that it is, so restart it as the next one and run again."""
     command: tuple[str, ...] | None = None
-    """The engine's command; None: `vllm` of the environment that runs the node's tasks."""
+    """The engine's command (launcher=docker: docker's); None: `vllm` of the environment that runs the node's tasks."""
+    image: str | None = None
+    """Of launcher=docker, for example vllm/vllm-openai-cpu:v0.32.0."""
+    url: str | None = Field(default=None, pattern=r"^https?://[^/?#@]+$")
+    """Of launcher=external: http://HOST:PORT as the node reaches it. Its key is VLLM_API_KEY of the environment."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     kv_cache_gib: float = Field(default=1, gt=0)
     """VLLM_CPU_KVCACHE_SPACE; without it vLLM takes nearly all memory."""
@@ -253,11 +334,26 @@ class Server(Strict):
     preload_openmp: bool = True
     """LD_PRELOAD the engine environment's libiomp5.so where there is one (vLLM's CPU guide)."""
     omp_threads_bind: str | None = None
-    """VLLM_CPU_OMP_THREADS_BIND, for example `0-31` or `nobind`; None leaves it to vLLM."""
+    """VLLM_CPU_OMP_THREADS_BIND, for example `0-31` or `nobind`; None: as hardware.server_per and reserved_cores say,
+    where they say anything, else left to vLLM."""
+    tensor_parallel_size: PositiveInt = 1
+    """Ranks that share every layer; as many as NUMA nodes spread one server over a whole node."""
     extra_args: tuple[str, ...] = ()
     env: dict[str, str] = {}
     ready_timeout_s: float = Field(default=900, gt=0)
     stop_grace_s: float = Field(default=10, gt=0)
+
+    @model_validator(mode="after")
+    def _launcher_has_what_it_needs(self) -> Self:
+        for key, launcher, example in (
+            ("image", "docker", "vllm/vllm-openai-cpu:v0.32.0"),
+            ("url", "external", "http://10.0.0.5:8000"),
+        ):
+            if (getattr(self, key) is not None) != (self.launcher == launcher):
+                raise ValueError(f"launcher={launcher} and {key} go together, for example {key}={example}")
+        if self.launcher == "external" and self.command is not None:
+            raise ValueError("launcher=external starts nothing, so command must be null")
+        return self
 
     @field_validator("env")
     @classmethod
@@ -291,6 +387,7 @@ class Space(Strict):
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
     omp_threads_bind: tuple[str, ...] = ()
+    tensor_parallel_size: tuple[PositiveInt, ...] = ()
     max_num_seqs: tuple[PositiveInt, ...] = ()
     max_num_batched_tokens: tuple[PositiveInt, ...] = ()
     enforce_eager: tuple[bool, ...] = ()
@@ -470,10 +567,14 @@ class Cluster(Strict):
     aws: Fleet | None = None
     """The fleet that the nodes belong to; None: they are somebody else's to start and end."""
     budget_usd: float | None = Field(default=None, gt=0)
-    """What machines may cost; None: no limit."""
+    """What machines may cost: a sweep whose estimate lies above it is not started. None: no limit."""
     address: str | None = None
     """HOST:PORT of a running Ray's GCS; None starts a fresh Ray on this machine for the sweep."""
     auth_mode: Literal["disabled", "token"] = "disabled"
+
+    @property
+    def is_this_machine(self) -> bool:
+        return self.address is None and self.aws is None
 
     @property
     def model_mirror(self) -> str | None:
@@ -528,7 +629,8 @@ class SweepConfig(Strict):
     def _parts_fit(self) -> Self:
         if self.hardware.usd_per_hour is None:
             needs_price = {
-                "search.max_usd": self.search.max_usd,
+                "search.max_usd": self.search.max_usd is not None,
+                "cluster.budget_usd": self.cluster.budget_usd is not None,
                 "selection.objective=cost": self.selection.objective == "cost",
             }
             for name, is_asked in needs_price.items():
@@ -538,6 +640,17 @@ class SweepConfig(Strict):
             raise ValueError(
                 "search=adaptive predicts speed, not goodput; use search=grid with selection.objective=goodput"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _binding_fits_every_numa_node(self) -> Self:
+        if self.hardware.server_per == "numa_node":
+            fixed = {self.server.omp_threads_bind, *self.space.omp_threads_bind} - {None, "nobind"}
+            if fixed:
+                raise ValueError(
+                    f"omp_threads_bind: with hardware.server_per=numa_node every server has CPUs of its own, but got "
+                    f"{sorted(map(str, fixed))[0]!r} for all; leave it null"
+                )
         return self
 
     @model_validator(mode="after")

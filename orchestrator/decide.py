@@ -47,7 +47,10 @@ def decide(
     folded: Folded = fold(blocks, config.selection)
     found = compare_cells(plan, folded.cells, config.selection)
     traffic = traffic_of(config.workload)
-    workloads = select_workloads(found, config.hardware.usd_per_hour, failures, dropped)
+    hardware = config.hardware
+    workloads = select_workloads(
+        found, hardware.usd_per_server_hour, failures, dropped, spot_usd_per_hour=hardware.spot_usd_per_server_hour
+    )
     allowed = _allowed(found, traffic, workloads)
     must_gain = plan.baseline in _keeping_constraints(found, traffic, workloads)
     mixed = mixes(found, traffic, allowed, must_gain)

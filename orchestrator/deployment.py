@@ -65,7 +65,7 @@ def _compose(spec: ServerSpec, engine_version: str | None) -> dict[str, Any]:
     return {
         "services": {
             NAME: {
-                "image": image_of(engine_version),
+                "image": image_of(spec, engine_version),
                 "command": _escaped([*serve_command(spec), "--port", PORT]),
                 "environment": {**_escaped_values(environment_of(spec)), "VLLM_API_KEY": "${VLLM_API_KEY:-}"},
                 "ports": [f"127.0.0.1:{PORT}:{PORT}"],
@@ -166,7 +166,7 @@ def _container(spec: ServerSpec, hardware: Hardware, engine_version: str | None)
     health = {"httpGet": {"path": "/health", "port": int(PORT)}}
     return {
         "name": NAME,
-        "image": image_of(engine_version),
+        "image": image_of(spec, engine_version),
         "args": [*serve_command(spec), "--port", PORT],
         "env": [*({"name": name, "value": value} for name, value in environment_of(spec).items()), key],
         "ports": [{"name": "http", "containerPort": int(PORT)}],

@@ -79,6 +79,13 @@ def listed(items: Iterable[object]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def cost(arm: ArmResult | None) -> str:
+    """USD per million output tokens on demand, with that on spot beside it where it is known."""
+    on_demand = number(arm.usd_per_million_output_tokens if arm else None)
+    spot = arm.spot_usd_per_million_output_tokens if arm else None
+    return on_demand if spot is None else f"{on_demand} ({number(spot)} on spot)"
+
+
 def arm_name(arm: Arm | ArmResult | Choice) -> str:
     """As in logs and MLflow, but the baseline is called what it is."""
     if arm.method == "none":
@@ -115,7 +122,7 @@ def decision_row(workload: WorkloadResult) -> DecisionRow:
         baseline_tokens_per_s=_throughput(baseline),
         best_tokens_per_s=_throughput(best),
         acceptance_length=number(best.acceptance_length if best else None),
-        usd_per_million=number(best.usd_per_million_output_tokens if best else None),
+        usd_per_million=cost(best),
         saving_percent=percent(saving(speedup.mean) if speedup and speedup.mean > 0 else None),
         reason=workload.reason,
     )

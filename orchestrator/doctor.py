@@ -23,7 +23,7 @@ from tasks.bandwidth import memory_bandwidth_gb_per_s
 from tasks.demo import resolve_model
 from tasks.host import probe_node, profile_mismatch
 from tasks.server_command import engine_command, is_local, openmp_library
-from tasks.server_http import can_bind
+from tasks.server_http import ask, can_bind
 
 CONNECT_TIMEOUT_S = 3.0
 COMMAND_TIMEOUT_S = 120.0
@@ -60,6 +60,13 @@ def diagnose(config: SweepConfig, spec: ServerSpec) -> Iterator[Check]:
 def check_engine(spec: ServerSpec) -> Check:
     """That it starts and is a build for CPUs."""
     name = "engine"
+    if spec.launcher == "external":
+        answer = ask(f"{spec.url}/health", api_key="", timeout_s=CONNECT_TIMEOUT_S)
+        if answer.status == 0:
+            return Check(
+                name=name, status="failure", finding=f"nothing answers at {spec.url}", advice="start the server"
+            )
+        return Check(name=name, status="ok", finding=f"{spec.url} answers")
     try:
         command = engine_command(spec)
         done = subprocess.run(
@@ -73,11 +80,11 @@ def check_engine(spec: ServerSpec) -> Check:
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return Check(name=name, status="failure", finding=f"`{command[0]} --version`: {last}", advice="`make setup`")
-    if spec.command is None and "cpu" not in found:
+    if spec.command is None and spec.launcher == "process" and "cpu" not in found:
         return Check(
             name=name, status="failure", finding=f"vLLM {found}, not a CPU build", advice="`make setup` installs one"
         )
-    return Check(name=name, status="ok", finding=f"vLLM {found}")
+    return Check(name=name, status="ok", finding=found if spec.launcher == "docker" else f"vLLM {found}")
 
 
 def check_profile(config: SweepConfig, node: NodeInfo) -> Check:

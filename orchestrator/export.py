@@ -3,11 +3,13 @@
 from pathlib import Path
 
 from orchestrator.decide import decide
+from orchestrator.deploy import bindings_of
 from orchestrator.deployment import deployment_files
 from orchestrator.errors import ConfigError
 from orchestrator.records import Arm
 from orchestrator.suggest import hint
 from orchestrator.sweep_dir import SweepDir
+from tasks.cpu_binding import bound
 
 
 def export_files(sweep_dir: SweepDir, arm_name: str | None, output: Path | None) -> list[Path]:
@@ -17,7 +19,10 @@ def export_files(sweep_dir: SweepDir, arm_name: str | None, output: Path | None)
         ConfigError: no such arm, or none is recommended.
     """
     arm = _named(sweep_dir, arm_name) if arm_name else _recommended(sweep_dir)
-    engines = [visit.engine_version for visit in sweep_dir.ledger().visits() if visit.engine_version]
+    visits = sweep_dir.ledger().visits()
+    engines = [visit.engine_version for visit in visits if visit.engine_version]
+    for binding in bindings_of(arm.server, visits)[:1]:  # of the first server where a node has several
+        arm = arm.model_copy(update={"server": bound(arm.server, binding)})
     folder = output or sweep_dir.path / "deploy"
     folder.mkdir(parents=True, exist_ok=True)
     files = deployment_files(arm, sweep_dir.config().hardware, engines[-1] if engines else None)

@@ -195,8 +195,8 @@ def _group(fleet: Fleet, hardware: Hardware, size: FleetSize) -> dict[str, Any]:
         "on_demand_base": fleet.on_demand_base,
         "spot_percentage": fleet.spot_percentage,
         "volume_gb": fleet.worker_volume_gb,
-        "ray_resources": {hardware.node_resource: 1},
-        "ray_labels": {},
+        "ray_resources": {hardware.node_resource: hardware.servers_per_node},
+        "ray_labels": hardware.node_labels,
     }
 
 

@@ -13,6 +13,8 @@ RAMP_UP = 1 / 3
 """Share of the requests that find a server which is still filling up."""
 MIN_REQUESTS = 6
 """After the ramp-up; fewer tell nothing about growth."""
+MOST_REQUESTS = 400
+"""Evenly chosen where there are more: the slopes between any two of them are many."""
 MAX_LATENESS = 0.02
 """Median lateness of sending, as a share of the mean gap between requests, above which the load is not what it says."""
 LATENESS_FLOOR_S = 0.005
@@ -38,13 +40,14 @@ def open_loop_of(due_s: Sequence[float], sent_s: Sequence[float], end_s: Sequenc
     """From the times of at least one request, in the order they were due, in seconds from one start."""
     lateness = [sent - due for sent, due in zip(sent_s, due_s, strict=True)]
     span_s = due_s[-1] - due_s[0]
-    growth = _growth(due_s, [end - due for end, due in zip(end_s, due_s, strict=True)])
+    latency_s = [end - due for end, due in zip(end_s, due_s, strict=True)]
+    growth = _growth(due_s, latency_s)
     return OpenLoop(
         offered_requests_per_s=(len(due_s) - 1) / span_s if span_s > 0 else None,
         median_lateness_s=median(lateness),
         max_lateness_s=max(lateness),
         latency_growth=growth,
-        is_saturated=None if growth is None else growth > MAX_LATENCY_GROWTH,
+        is_saturated=_is_saturated(growth, (1 - RAMP_UP) * span_s, median(latency_s)),
     )
 
 
@@ -60,7 +63,15 @@ def late_client(facts: OpenLoop) -> str | None:
     )
 
 
+def _is_saturated(growth: float | None, settled_span_s: float, latency_s: float) -> bool | None:
+    """A burst that has arrived before its first requests end shows no growth however much it is: all end together."""
+    if growth is None or growth > MAX_LATENCY_GROWTH:
+        return None if growth is None else True
+    return False if settled_span_s > latency_s else None
+
+
 def _growth(due_s: Sequence[float], latency_s: Sequence[float]) -> float | None:
     settled = list(zip(due_s, latency_s, strict=True))[int(RAMP_UP * len(due_s)) :]
+    settled = settled[:: -(-len(settled) // MOST_REQUESTS) or 1]
     slopes = [(b - a) / (t - s) for (s, a), (t, b) in combinations(settled, 2) if t > s]
     return median(slopes) if len(settled) >= MIN_REQUESTS and slopes else None

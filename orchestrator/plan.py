@@ -168,7 +168,10 @@ def _arms(config: SweepConfig) -> tuple[Arm, ...]:
 def _arm(config: SweepConfig, method: str, k: int, settings: Mapping[str, str | int | bool]) -> Arm:
     server = config.server
     fields: dict[str, object] = {
+        "launcher": server.launcher,
         "command": server.command,
+        "image": server.image,
+        "url": server.url,
         "target": config.model.target,
         "revision": config.model.revision,
         "dtype": config.model.dtype,
@@ -181,6 +184,9 @@ def _arm(config: SweepConfig, method: str, k: int, settings: Mapping[str, str | 
         "trust_remote_code": config.model.trust_remote_code,
         "preload_openmp": server.preload_openmp,
         "omp_threads_bind": server.omp_threads_bind,
+        "tensor_parallel_size": server.tensor_parallel_size,
+        "server_per": config.hardware.server_per,
+        "reserved_cores": config.hardware.reserved_cores,
         "speculative_config": speculative_config(config, k) if k else None,
         "extra_args": server.extra_args,
         "env": server.env,
@@ -205,6 +211,14 @@ def _arm(config: SweepConfig, method: str, k: int, settings: Mapping[str, str | 
     )
 
 
+_SHORT = {
+    "omp_threads_bind": "bind",
+    "tensor_parallel_size": "tp",
+    "max_num_seqs": "seqs",
+    "max_num_batched_tokens": "tokens",
+}
+
+
 def _max_num_seqs(config: SweepConfig) -> int:
     if config.workload.is_open_loop:
         return OPEN_LOOP_MAX_NUM_SEQS
@@ -218,7 +232,7 @@ def _label(key: str, value: str | int | bool) -> str:
         return "eager" if value else "compiled"
     text = str(value)
     plain = text if re.fullmatch(r"[A-Za-z0-9-]{1,16}", text) else content_id(text)[:6]
-    return {"omp_threads_bind": "bind", "max_num_seqs": "seqs", "max_num_batched_tokens": "tokens"}[key] + plain
+    return _SHORT[key] + plain
 
 
 def _require_room_in_a_step(name: str, spec: ServerSpec, k: int) -> None:

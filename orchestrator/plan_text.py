@@ -1,17 +1,23 @@
 """`orchestrator plan`: what a sweep would do, without starting anything."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
+from orchestrator.cluster_budget import over_budget
 from orchestrator.config import SweepConfig
-from orchestrator.errors import HubUnavailable
+from orchestrator.deploy import recommend_commands
+from orchestrator.errors import ConfigError, HubUnavailable
+from orchestrator.forecast_text import basis_text, forecast_table
+from orchestrator.memory import require_fit
+from orchestrator.past_sweeps import foresee
 from orchestrator.plan import Plan, PromptSet, plan_sweep, prompt_sets
 from orchestrator.policies import policy_for
 from orchestrator.policy import num_measurements
 from orchestrator.records import Arm, Message, Prompt
+from tasks.host import probe_node
 from tasks.prompts import load_prompt_set, tokenizer_count, use_cache_without_network
 from tasks.server_command import serve_arguments
 
@@ -22,7 +28,9 @@ def print_plan(config: SweepConfig, out: Console, err: Console) -> None:
     Where the hub cannot be reached the plan is shown all the same, with a warning: its counts then suppose that every
     prompt fits.
     """
-    plan = plan_sweep(config, _prompts(config, err))
+    need = require_fit(config, memory_here(config))
+    prompts = _prompts(config, err)
+    plan = plan_sweep(config, prompts)
     out.print(_arms(plan))
     out.print(_workloads(plan))
     policy = policy_for(config)
@@ -35,6 +43,8 @@ def print_plan(config: SweepConfig, out: Console, err: Console) -> None:
         f"{requests} requests{_confirmations(config, plan)}",
         highlight=False,
     )
+    out.print(f"memory: {need.fit}: {need}", highlight=False, markup=False)
+    _print_forecast(config, plan, prompts, out, err)
     for arm in plan.arms:
         settings = "".join(f" {key}={value}" for key, value in arm.settings.items())
         out.print(f"\n{arm.name}{settings}", style="bold", soft_wrap=True, highlight=False, markup=False)
@@ -44,6 +54,29 @@ def print_plan(config: SweepConfig, out: Console, err: Console) -> None:
 def _confirmations(config: SweepConfig, plan: Plan) -> str:
     has_any = config.search.confirm and len(plan.arms) > 1
     return "; then up to two more starts, to confirm what is recommended" if has_any else ""
+
+
+def memory_here(config: SweepConfig) -> float | None:
+    """This machine's memory, 10^9 bytes, where the sweep runs on it; None on a cluster, whose profile has to say it."""
+    return probe_node().memory_gb if config.cluster.is_this_machine else None
+
+
+def _print_forecast(
+    config: SweepConfig, plan: Plan, prompts: Mapping[str, PromptSet], out: Console, err: Console
+) -> None:
+    try:
+        expected = foresee(config, plan, prompts)
+    except ConfigError as error:
+        out.print(str(error), highlight=False, markup=False)
+        return
+    out.print(forecast_table(expected))
+    out.print(basis_text(expected), highlight=False, markup=False)
+    try:
+        warning = over_budget(config.cluster, [(expected, expected.num_nodes or 1)])
+    except ConfigError as error:
+        warning = f"`sweep` would refuse to start: {error}"
+    if warning:
+        err.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
 
 
 def load_prompts(config: SweepConfig) -> dict[str, PromptSet]:
@@ -125,5 +158,9 @@ def _range(numbers: Sequence[int]) -> str:
 
 def _command(arm: Arm) -> str:
     spec = arm.server
+    if spec.launcher == "external":
+        return f"measured at {spec.url}, which is to be this arm; neither started nor stopped"
+    if spec.launcher == "docker":
+        return recommend_commands(arm, None, "").docker_run
     arguments = serve_arguments(spec, model_path=spec.target, speculative_config=spec.speculative_config)
     return shlex.join([*(spec.command or ["vllm"]), "serve", spec.target, *arguments, *spec.extra_args])

@@ -91,7 +91,7 @@ def concurrency_plot(
         axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
         axes.minorticks_off()
         levels = sorted({workload.level for workload in workloads})
-        axes.set_xticks(levels, [str(level) for level in levels])
+        axes.set_xticks(levels, [f"{level:g}" for level in levels])
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0, handlelength=1.5)
         return finish(figure, slug, f"{title}: speedup against the baseline over {axis}, by arm")
 

@@ -1,7 +1,7 @@
 """What runs, what is done, how long it will take: one live table on a terminal, a line per visit elsewhere."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, Group
@@ -94,11 +94,15 @@ class Progress:
 
 
 @contextmanager
-def show_progress(board: Board, console: Console) -> Iterator[None]:
-    """Shows the board's progress on `console` while the block runs."""
-    progress = Progress(board, console)
+def show_progress(boards: Sequence[Board], console: Console) -> Iterator[None]:
+    """Shows the boards' progress on `console` while the block runs."""
+    all_progress = [Progress(board, console) for board in boards]
     if not console.is_terminal:
         yield
         return
-    with Live(console=console, get_renderable=progress.render, refresh_per_second=REFRESH_PER_S, transient=True):
+
+    def render() -> Group:
+        return Group(*(progress.render() for progress in all_progress))
+
+    with Live(console=console, get_renderable=render, refresh_per_second=REFRESH_PER_S, transient=True):
         yield

@@ -35,6 +35,9 @@ CELL_TAG = "specsweep.cell_id"
 FIGURES_PER_CALL, TEXTS_PER_CALL = 800, 90
 """MLflow takes 1,000 entities a call, at most 100 of them parameters and 100 tags."""
 
+_ONE_AT_A_TIME = threading.Lock()
+"""Sweeps that run together record into one MLflow: each would make the tables and the experiment it does not find."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -140,7 +143,7 @@ class _Mirror:
         self._saved: str | None = None  # the state as this object wrote it; None: look everything up again
 
     def run(self, with_artifacts: bool = True) -> MirrorResult:
-        with _named_errors():
+        with _ONE_AT_A_TIME, _named_errors():
             evidence = self._folder.read()
             self._connect()
             # Two processes that mirror one sweep would each make the runs that the other has not yet.

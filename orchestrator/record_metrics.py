@@ -134,7 +134,7 @@ def cells_of(evidence: Evidence) -> Iterator[Cell]:
                 num_void_blocks=by.num_void[key],
                 visits=tuple(by.visits[arm.id]),
                 last_line=max(by.last_line[key], by.last_line[base], by.last_line[(arm.id, "")]),
-                usd_per_hour=evidence.config.hardware.usd_per_hour,
+                usd_per_hour=evidence.config.hardware.usd_per_server_hour,
                 result=results.get((workload.point_name, workload.output_len, arm.name)),
                 finished_ms=utc_ms(evidence.selection.created_utc) if evidence.selection else None,
             )

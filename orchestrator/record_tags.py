@@ -34,6 +34,7 @@ def cell_params(evidence: Evidence, cell: Cell) -> dict[str, str]:
         **server.model_dump(
             include={"dtype", "max_model_len", "max_num_seqs", "kv_cache_gib", "enforce_eager"}
             | {"enable_prefix_caching", "preload_openmp", "omp_threads_bind"}
+            | {"tensor_parallel_size", "server_per", "reserved_cores"}
         ),
         "extra_args": " ".join(server.extra_args) or None,
         "num_blocks_planned": cell.num_planned_blocks,

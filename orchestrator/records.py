@@ -65,6 +65,13 @@ class ServerSpec(Strict):
     extra_args: tuple[str, ...]
     env: dict[str, str]
     max_num_batched_tokens: int | None = None
+    launcher: str = "process"
+    image: str | None = None
+    url: str | None = None
+    tensor_parallel_size: int = 1
+    server_per: Literal["node", "numa_node"] = "node"
+    reserved_cores: int = 0
+    """These two as in Hardware; which CPUs they come to, the node finds out (CpuBinding)."""
 
 
 class Arm(Strict):
@@ -253,6 +260,19 @@ class NodeInfo(Strict):
     """NUMA node -> its CPUs as the kernel lists them: `0-31,64-95`."""
 
 
+class CpuBinding(Strict):
+    """The CPUs of one server, as the kernel lists them: `0-31,64-95`."""
+
+    cpus: str
+    """All of them, those kept aside included: the engine's own processes besides its threads go anywhere here."""
+    num_cores: int
+    """Physical ones."""
+    omp_threads_bind: str
+    """The engine's threads, as VLLM_CPU_OMP_THREADS_BIND takes them: ranks parted by `|`."""
+    load_cpus: str
+    """The load generator's; all of them where none is kept aside."""
+
+
 class VisitRecord(Strict):
     """How one visit went: the times it took besides its blocks, and what it ran on."""
 
@@ -273,6 +293,8 @@ class VisitRecord(Strict):
     node_info: NodeInfo | None = None
     thread_binding: str | None = None
     """What vLLM logs of its OpenMP threads and the CPUs they are bound to."""
+    cpu_binding: CpuBinding | None = None
+    """What was bound for vLLM; None: its own choice."""
     versions: dict[str, str] | None = None
     """Of Python and the libraries that this visit's process ran with."""
     server_log: str | None = None

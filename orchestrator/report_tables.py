@@ -10,6 +10,7 @@ from orchestrator.display import (
     DASH,
     VERDICT_TEXT,
     arm_name,
+    cost,
     duration,
     identical,
     interval,
@@ -67,7 +68,7 @@ def throughput_table(workload: WorkloadResult, has_prices: bool) -> TableView:
             number(arm.acceptance_length),
             percent(arm.acceptance_rate),
             identical(arm.outputs_match_baseline),
-            *([number(arm.usd_per_million_output_tokens)] if has_prices else []),
+            *([cost(arm)] if has_prices else []),
             f"{arm.num_blocks:,}",
             f"{arm.num_requests:,}",
         )
@@ -114,7 +115,7 @@ def survival_table(workload: WorkloadResult) -> TableView | None:
 def mix_table(selection: Selection) -> TableView:
     """What one setting gains on the traffic mix, per dataset and over all of them."""
     overall = selection.mixes[-1]
-    shares = ", ".join(f"{percent(share)} % at {level}" for level, share in overall.traffic.items())
+    shares = ", ".join(f"{percent(share)} % at {level:g}" for level, share in overall.traffic.items())
     columns = [
         f"{mix.dataset or 'all, each weighing the same'}: gain (x) [interval]; {VERDICT_TEXT[mix.verdict].lower()}"
         for mix in selection.mixes

@@ -197,7 +197,7 @@ def _concurrency_view(workloads: Sequence[WorkloadResult], crossover: Crossover 
         (name, *(interval(points.get(level)) for level in levels))
         for name, points in concurrency_lines(workloads).items()
     ]
-    headers = ("Arm", *(f"At {level}: speedup (x) [interval]" for level in levels))
+    headers = ("Arm", *(f"At {level:g}: speedup (x) [interval]" for level in levels))
     table = TableView(f"Speedup over {axis_name(workloads)}, {dataset}", headers, rows)
     words = crossover_sentence(workloads, crossover) if crossover else None
     return ConcurrencyView(dataset, words, [plot] if plot else [], table)
@@ -210,7 +210,7 @@ def _best_k_table(selection: Selection) -> TableView:
         cells = {workload.level: _best_k_cell(workload) for workload in group}
         rows.append((group[0].dataset, *(cells.get(level, DASH) for level in levels)))
     axis = axis_name(selection.workloads)
-    headers = ("Dataset", *(f"{axis.capitalize()} {level}" for level in levels))
+    headers = ("Dataset", *(f"{axis.capitalize()} {level:g}" for level in levels))
     return TableView(f"Best setting and its speedup (x), by dataset and {axis}", headers, rows)
 
 

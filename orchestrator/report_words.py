@@ -28,7 +28,9 @@ def _verdicts(group: Sequence[WorkloadResult], selection: Selection) -> str:
         verdict: [workload for workload in group if workload.verdict == verdict]
         for verdict in ("speculate", "baseline", "undecided")
     }
-    levels = {verdict: f"{axis} {listed(each.level for each in found)}" for verdict, found in at.items() if found}
+    levels = {
+        verdict: f"{axis} {listed(f'{each.level:g}' for each in found)}" for verdict, found in at.items() if found
+    }
     parts = []
     if "speculate" in levels:
         parts.append(f"speculate at {levels['speculate']}, which gives {_gain(at['speculate'], selection)}")
@@ -65,14 +67,14 @@ def crossover_sentence(group: Sequence[WorkloadResult], crossover: Crossover) ->
     """`Pays up to concurrency 4; at 16 keep the baseline.`"""
     axis = axis_name(group)
     if crossover.stops_at is None:
-        return f"Pays at every measured {axis}, up to {crossover.pays_up_to}."
+        return f"Pays at every measured {axis}, up to {crossover.pays_up_to:g}."
     stop = next(workload for workload in group if workload.level == crossover.stops_at)
     verdict = "keep the baseline" if stop.verdict == "baseline" else "not decided"
     if crossover.pays_up_to is None:
-        text = f"Not proven to pay at the lowest measured {axis}, {crossover.stops_at}: {verdict}."
+        text = f"Not proven to pay at the lowest measured {axis}, {crossover.stops_at:g}: {verdict}."
     else:
-        text = f"Pays up to {axis} {crossover.pays_up_to}; at {crossover.stops_at}: {verdict}."
-    again = [each.level for each in group if each.level > crossover.stops_at and each.verdict == "speculate"]
+        text = f"Pays up to {axis} {crossover.pays_up_to:g}; at {crossover.stops_at:g}: {verdict}."
+    again = [f"{each.level:g}" for each in group if each.level > crossover.stops_at and each.verdict == "speculate"]
     return f"{text} It pays again at {listed(again)}." if again else text
 
 

@@ -3,7 +3,7 @@
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -17,7 +17,7 @@ from orchestrator.cluster import LiveNodes
 from orchestrator.config import Hardware, SweepConfig
 from orchestrator.plan import Plan, PromptSet
 from orchestrator.records import FinishedVisit, MeasuredBlock, Prompt, Visit, VisitEvent, VisitTask
-from orchestrator.search import VisitSearch
+from orchestrator.search import Drive, VisitSearch
 from orchestrator.secret_values import is_secret_name
 from tasks.visit import run_visit
 
@@ -33,12 +33,10 @@ class VisitTrial(tune.Trainable):
     def setup(
         self,
         config: dict[str, str],
-        sweep: SweepConfig,
-        plan: Plan,
+        sweeps: Mapping[str, tuple[SweepConfig, Plan, Mapping[str, str]]],
         prompts: Mapping[str, tuple[Prompt, ...]],
-        revisions: Mapping[str, str],
     ) -> None:
-        self._sweep, self._plan, self._prompts, self._revisions = sweep, plan, prompts, revisions
+        self._sweeps, self._prompts = sweeps, prompts
         self._events = self._start(config)
 
     def reset_config(self, new_config: dict[str, str]) -> bool:
@@ -55,22 +53,23 @@ class VisitTrial(tune.Trainable):
 
     def _start(self, config: dict[str, str]) -> Any:
         visit = Visit.model_validate_json(config["visit"])
-        by_id = {block.id: block for block in self._plan.blocks}
+        sweep, plan, revisions = self._sweeps[config["sweep"]]
+        by_id = {block.id: block for block in plan.blocks}
         task = VisitTask(
             visit=visit,
-            hardware=self._sweep.hardware,
-            server=self._sweep.server,
-            workloads={cell.id: cell for cell in self._plan.workloads},
+            hardware=sweep.hardware,
+            server=sweep.server,
+            workloads={cell.id: cell for cell in plan.workloads},
             blocks=tuple(by_id[block_id] for block_id in visit.block_ids),
-            model_revisions=dict(self._revisions),
-            model_mirror=self._sweep.cluster.model_mirror,
+            model_revisions=dict(revisions),
+            model_mirror=sweep.cluster.model_mirror,
         )
         return run_visit(task, self._prompts)
 
 
-class _ToBoard(Callback):
-    def __init__(self, board: Board) -> None:
-        self._board = board
+class _ToBoards(Callback):
+    def __init__(self, boards: Mapping[str, Board]) -> None:
+        self._boards = boards
 
     def __getstate__(self) -> dict[str, Any]:
         """As for VisitSearch: Tune pickles it for a restore that never happens."""
@@ -79,19 +78,13 @@ class _ToBoard(Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        self._board.take(_EVENTS.validate_json(result["event"]))
+        self._boards[trial.config["sweep"]].take(_EVENTS.validate_json(result["event"]))
 
 
-def run_visits(
-    config: SweepConfig,
-    board: Board,
-    prompts: Mapping[str, PromptSet],
-    nodes: LiveNodes,
-    revisions: Mapping[str, str],
-) -> None:
-    """Run visits until the board has none left. Needs a connected Ray, and its `nodes` (see `cluster.ray_cluster`).
+def run_visits(drives: Sequence[Drive], prompts: Mapping[str, PromptSet], nodes: LiveNodes) -> None:
+    """Run visits until no sweep has one left. Needs a connected Ray, and its `nodes` (see `cluster.ray_cluster`).
 
-    `revisions` are the commits of all models that come from the hub (see `model_files.pin_revisions`).
+    The sweeps measure the same `prompts`: they go to each node once.
     """
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C must end the sweep at once: the ledger has it all
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
@@ -103,33 +96,32 @@ def run_visits(
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     trainable = tune.with_parameters(
         VisitTrial,
-        sweep=config,
-        plan=board.plan,
+        sweeps={drive.config.name: (drive.config, drive.board.plan, drive.revisions) for drive in drives},
         prompts={name: found.prompts for name, found in prompts.items()},
-        revisions=revisions,
     )
+    hardware = {drive.config.name: drive.config.hardware for drive in drives}
     with tempfile.TemporaryDirectory(prefix="specsweep-tune-") as storage:
         Tuner(
-            tune.with_resources(trainable, lambda trial: _whole_node(config.hardware, trial["ray_node_id"])),
+            tune.with_resources(trainable, lambda trial: _whole_slot(hardware[trial["sweep"]], trial["ray_node_id"])),
             tune_config=TuneConfig(
-                search_alg=VisitSearch(board, nodes),
+                search_alg=VisitSearch(drives, nodes),
                 num_samples=-1,
                 reuse_actors=True,
                 trial_name_creator=lambda trial: trial.trial_id,
                 trial_dirname_creator=lambda trial: trial.trial_id,
             ),
             run_config=RunConfig(
-                name=config.name,
+                name=drives[0].config.name,
                 storage_path=storage,
                 verbose=0,
-                callbacks=[_ToBoard(board)],
+                callbacks=[_ToBoards({drive.config.name: drive.board for drive in drives})],
                 checkpoint_config=CheckpointConfig(checkpoint_at_end=False),
             ),
         ).fit()
 
 
-def _whole_node(hardware: Hardware, ray_node_id: str) -> PlacementGroupFactory:
-    """One visit takes the node's only unit of the hardware resource, so no second server runs beside it."""
+def _whole_slot(hardware: Hardware, ray_node_id: str) -> PlacementGroupFactory:
+    """One visit takes a unit of the hardware resource, of which the node has as many as servers may run on it."""
     return PlacementGroupFactory(
         [{"CPU": 1, hardware.node_resource: 1}], bundle_label_selector=[{"ray.io/node-id": ray_node_id}]
     )

@@ -1,48 +1,69 @@
-"""The Ray Tune Searcher: turns the board's next visit into a trial."""
+"""The Ray Tune Searcher: turns the boards' next visits into trials."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ray.tune.search import Searcher
 
 from orchestrator.board import Board
+from orchestrator.cluster import LiveNodes
+from orchestrator.config import SweepConfig
 
 NO_NODE_TIMEOUT_S = 600.0
 """How long a sweep waits for a node when none is alive, or all are about to be taken away."""
 
 
+@dataclass
+class Drive:
+    """A sweep under way on the nodes of its own hardware."""
+
+    config: SweepConfig
+    board: Board
+    """Decides and remembers."""
+    revisions: Mapping[str, str]
+    """Model -> commit, of all that come from the hub (see `model_files.pin_revisions`)."""
+    last_seen_node: float = field(default_factory=time.monotonic)
+
+
 class VisitSearch(Searcher):
-    """Suggests a visit for every idle node until the board has none left.
+    """Suggests a visit for every idle node until no board has one left.
 
     Args:
-        board: decides and remembers.
-        live_nodes: node name -> Ray node id of the nodes that can take a visit now.
+        drives: the sweeps, each of a name and a hardware of its own.
+        live_nodes: the nodes that can take a visit now.
     """
 
-    def __init__(self, board: Board, live_nodes: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(self, drives: Sequence[Drive], live_nodes: LiveNodes) -> None:
         super().__init__()
-        self._board = board
+        self._drives = drives
         self._live_nodes = live_nodes
-        self._visit_of: dict[str, str] = {}
-        self._last_seen_node = time.monotonic()
+        self._visit_of: dict[str, tuple[Board, str]] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        nodes = self._live_nodes()
-        staying = self._board.staying(nodes)
-        if staying:
-            self._last_seen_node = time.monotonic()
-        visit = self._board.next_visit(nodes)
-        if visit is not None:
-            self._visit_of[trial_id] = visit.id
-            return {"visit": visit.model_dump_json(), "ray_node_id": nodes[visit.node]}
-        waits_for_node = not staying and time.monotonic() - self._last_seen_node < NO_NODE_TIMEOUT_S
-        return None if self._board.running or waits_for_node else str(Searcher.FINISHED)
+        is_over = True
+        for drive in self._drives:
+            nodes = self._live_nodes(drive.config.hardware)
+            staying = drive.board.staying(nodes)
+            if staying:
+                drive.last_seen_node = time.monotonic()
+            visit = drive.board.next_visit(nodes)
+            if visit is not None:
+                self._visit_of[trial_id] = drive.board, visit.id
+                return {
+                    "sweep": drive.config.name,
+                    "visit": visit.model_dump_json(),
+                    "ray_node_id": nodes[visit.node],
+                }
+            waits_for_node = not staying and time.monotonic() - drive.last_seen_node < NO_NODE_TIMEOUT_S
+            is_over &= not (drive.board.running or waits_for_node)
+        return str(Searcher.FINISHED) if is_over else None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        visit_id = self._visit_of.pop(trial_id, None)
-        if visit_id is not None:
-            self._board.lose(visit_id, "the node's worker process died or became unreachable")
+        if trial_id in self._visit_of:
+            board, visit_id = self._visit_of.pop(trial_id)
+            board.lose(visit_id, "the node's worker process died or became unreachable")
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune pickles its Searcher for a restore that this tool never does: the ledger is the state."""

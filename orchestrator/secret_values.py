@@ -38,7 +38,7 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """`text` without any of `secrets`, the longest first: one may be part of another."""
-    for secret in sorted(secrets, key=len, reverse=True):
+    """`text` without any of `secrets`, the longest first: one may be part of another. An empty one is none."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, REDACTED)
     return text

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,24 +54,32 @@ class Judged:
     """Why it may not be chosen; None for a candidate."""
 
 
+class Prices(NamedTuple):
+    """Of a node's hour, USD; None where not known."""
+
+    on_demand: float | None
+    spot: float | None
+
+
 def select_workloads(
     found: Comparisons,
     usd_per_hour: float | None,
     failures: Mapping[str, str],
     dropped: Mapping[tuple[str, str], str] = MappingProxyType({}),
+    spot_usd_per_hour: float | None = None,
 ) -> tuple[WorkloadResult, ...]:
     """One result per workload of the plan.
 
     Args:
-        usd_per_hour: price of one node, or None where it is not known.
+        usd_per_hour: price of one server on demand, or None where it is not known; `spot_usd_per_hour` likewise.
         failures: arm id -> why its last visit failed; quoted where the arm has no figure.
         dropped: (arm id, workload id) -> why the search measured the arm no further there; quoted likewise.
     """
     by_throughput = found.rules.objective in ("throughput", "cost")
     speedups = found if by_throughput else compare_cells(found.plan, found.cells, found.rules, by_throughput=True)
-    results = []
+    prices, results = Prices(usd_per_hour, spot_usd_per_hour), []
     for workload in found.plan.workloads:
-        judged = [_judge(arm, workload, found, speedups, usd_per_hour) for arm in found.plan.arms]
+        judged = [_judge(arm, workload, found, speedups, prices) for arm in found.plan.arms]
         decided = _decide(judged, workload, found)
         refused = [
             f"{each.arm.name} {each.refused}" + (f" ({failures[each.arm.id]})" if each.arm.id in failures else "")
@@ -239,10 +248,8 @@ def _show(interval: Interval | None) -> str:
 # --- one arm on one workload
 
 
-def _judge(
-    arm: Arm, workload: WorkloadCell, found: Comparisons, speedups: Comparisons, usd_per_hour: float | None
-) -> Judged:
-    result = _arm_result(arm, workload, found, speedups, usd_per_hour)
+def _judge(arm: Arm, workload: WorkloadCell, found: Comparisons, speedups: Comparisons, prices: Prices) -> Judged:
+    result = _arm_result(arm, workload, found, speedups, prices)
     cell = found.cells.get((arm.id, workload.id), Cell())
     return Judged(arm, result, _why_refused(result, found.rules, broken(cell, found.rules.constraints)))
 
@@ -256,7 +263,7 @@ def _why_refused(result: ArmResult, rules: SelectionRules, broken_limits: str) -
 
 
 def _arm_result(
-    arm: Arm, workload: WorkloadCell, found: Comparisons, speedups: Comparisons, usd_per_hour: float | None
+    arm: Arm, workload: WorkloadCell, found: Comparisons, speedups: Comparisons, prices: Prices
 ) -> ArmResult:
     key, rules = (arm.id, workload.id), found.rules
     cell = found.cells.get(key, Cell())
@@ -283,11 +290,14 @@ def _arm_result(
         goodput_requests_per_s=cell.num_good / cell.wall_s if rules.slo and cell.wall_s else None,
         meets_constraints=meets(cell, rules.constraints),
         saturated_share=cell.saturated_share,
-        usd_per_million_output_tokens=(
-            usd_per_million_output_tokens(usd_per_hour, throughput.mean) if usd_per_hour and throughput else None
-        ),
+        usd_per_million_output_tokens=_cost(prices.on_demand, throughput),
+        spot_usd_per_million_output_tokens=_cost(prices.spot, throughput),
         outputs_match_baseline=None if arm.is_baseline else found.outputs_match(arm.id, [workload]),
     )
+
+
+def _cost(usd_per_hour: float | None, throughput: Interval | None) -> float | None:
+    return usd_per_million_output_tokens(usd_per_hour, throughput.mean) if usd_per_hour and throughput else None
 
 
 def _num_blocks(cell: Cell) -> int:

@@ -59,6 +59,8 @@ class ArmResult(Strict):
     """Open loop: share (0..1) of the blocks in which the queue grew, so that the arm cannot keep up; None where it
     cannot be told."""
     usd_per_million_output_tokens: float | None
+    """On demand."""
+    spot_usd_per_million_output_tokens: float | None = None
     step_s: float | None = None
     """Time of one step of the engine while requests decode, seconds; of the baseline, the time of a token."""
     break_even_acceptance_length: float | None = None

@@ -1,60 +1,68 @@
 """A whole sweep, from a configuration to a selection and its report."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from math import ceil
 
 from rich.console import Console
 
 from orchestrator.board import Board
+from orchestrator.cluster_budget import over_budget
 from orchestrator.config import SweepConfig
-from orchestrator.decide import decide
+from orchestrator.decide import Decided, decide
 from orchestrator.defects import refuse_known_defects
-from orchestrator.deploy import recommend_commands
-from orchestrator.errors import ConfigError, NodeUnavailable, SweepFailed
+from orchestrator.deploy import bindings_of, recommend_commands
+from orchestrator.errors import ConfigError, EngineNotFound, NodeUnavailable, SweepFailed
 from orchestrator.ledger import Ledger, LedgerView
+from orchestrator.memory import require_fit
+from orchestrator.past_sweeps import foresee
 from orchestrator.plan import Plan, PromptSet, plan_sweep
-from orchestrator.plan_text import load_prompts
+from orchestrator.plan_text import load_prompts, memory_here
 from orchestrator.policies import policy_for
 from orchestrator.policy import missing_blocks
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
 from orchestrator.record import Recorder
-from orchestrator.records import FinishedVisit, SessionRecord, VisitEvent
+from orchestrator.records import FinishedVisit, ServerSpec, SessionRecord, VisitEvent, VisitRecord
 from orchestrator.report import write_report
-from orchestrator.selection import Selection
+from orchestrator.selection import Recommendation, Selection
 from orchestrator.sweep_dir import SweepDir, open_sweep
 from tasks.host import probe_node, profile_mismatch
 from tasks.model_files import pin_revisions
 from tasks.server_command import engine_command
-from tasks.server_http import can_bind
+from tasks.server_http import ask, can_bind
 
+CONNECT_TIMEOUT_S = 5.0
 RECORD_DEADLINE_S = 60.0
 RECORD_DEADLINE_AFTER_INTERRUPTION_S = 5.0
 
 
-def check_before_start(config: SweepConfig, plan: Plan) -> None:
+def check_before_start(configs: Sequence[SweepConfig], plans: Sequence[Plan]) -> list[int]:
     """What can be known to fail before anything is made; of a cluster, that it answers and has a node (the rest the
-    nodes check for themselves).
+    nodes check for themselves). Returns how many nodes each has.
 
     Raises:
         ConfigError or one of its kind, with what to change.
     """
-    for arm in plan.arms:
+    config = configs[0]
+    for arm in plans[0].arms:
         refuse_known_defects(_engine_version(config), arm.method, config.workload.temperature)
     if config.cluster.aws is not None and config.cluster.address is None:
         raise ConfigError(
             "cluster.aws: the fleet's nodes cannot be reached from here; `orchestrator fleet sweep` with the same "
             "arguments measures there"
         )
-    if config.cluster.address is not None:
+    if config.cluster.address is not None or len(configs) > 1:
         from orchestrator.cluster import ray_cluster
 
-        with ray_cluster(config.cluster, config.hardware):
-            return
-    engine_command(plan.baseline.server)
+        with ray_cluster(config.cluster, [each.hardware for each in configs]) as live:
+            slots = [(len(live(each.hardware)), each.hardware.servers_per_node) for each in configs]
+            return [max(1, ceil(number / per_node)) for number, per_node in slots]
+    _require_engine(plans[0].baseline.server)
     mismatch = profile_mismatch(config.hardware, probe_node())
     if mismatch:
         raise NodeUnavailable(mismatch)
@@ -62,34 +70,86 @@ def check_before_start(config: SweepConfig, plan: Plan) -> None:
         raise ConfigError(
             f"server.port={config.server.port} is in use on this machine; free it, or leave server.port null"
         )
+    return [1]
 
 
-def run_sweep(config: SweepConfig, console: Console, command: str) -> tuple[SweepDir, Selection]:
-    """Measure what is missing, then decide and report.
+def _check_budget(
+    configs: Sequence[SweepConfig],
+    plans: Sequence[Plan],
+    prompts: Mapping[str, PromptSet],
+    num_nodes: Sequence[int],
+    console: Console,
+) -> None:
+    """A budget, which all hardware shares, is only kept by an estimate: without one nothing is started."""
+    if configs[0].cluster.budget_usd is None:
+        return
+    expected = [foresee(config, plan, prompts) for config, plan in zip(configs, plans, strict=True)]
+    warning = over_budget(configs[0].cluster, list(zip(expected, num_nodes, strict=True)))
+    if warning:
+        console.print(f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def _require_engine(spec: ServerSpec) -> None:
+    if spec.launcher != "external":
+        engine_command(spec)
+        return
+    answer = ask(f"{spec.url}/health", api_key="", timeout_s=CONNECT_TIMEOUT_S)
+    if answer.status == 0:
+        raise EngineNotFound(f"server.url={spec.url}: nothing answers there ({answer.body}); start the server first")
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A sweep that this process holds the lock of."""
+
+    config: SweepConfig
+    plan: Plan
+    sweep_dir: SweepDir
+    ledger: Ledger
+    recorder: Recorder
+
+
+def run_sweeps(configs: Sequence[SweepConfig], console: Console, command: str) -> list[tuple[SweepDir, Selection]]:
+    """Measure what is missing, then decide and report; several sweeps at the same time, each on its own hardware.
+
+    Args:
+        configs: the same but for name and hardware.
 
     Raises:
         ConfigError: nothing was started.
         ClusterLost: what was measured is kept.
     """
-    prompts = load_prompts(config)
-    plan = plan_sweep(config, prompts)
-    check_before_start(config, plan)
-    with open_sweep(config, plan) as (sweep_dir, continues):
-        ledger = sweep_dir.open_ledger()
-        _announce(console, sweep_dir, ledger, plan, continues)
-        recorder = Recorder(sweep_dir.path, config.tracking)
-        recorder.kick()  # its first call imports MLflow: while the first server starts that disturbs nobody
+    for config in configs:
+        require_fit(config, memory_here(config))
+    prompts = load_prompts(configs[0])
+    plans = [plan_sweep(config, prompts) for config in configs]
+    _check_budget(configs, plans, prompts, check_before_start(configs, plans), console)
+    with ExitStack() as stack:
+        sweeps = [
+            _open(config, plan, console, *stack.enter_context(open_sweep(config, plan)))
+            for config, plan in zip(configs, plans, strict=True)
+        ]
         deadline_s = RECORD_DEADLINE_AFTER_INTERRUPTION_S
         try:
-            with _fleet(config, sweep_dir, console):
-                _measure(config, plan, prompts, ledger, sweep_dir, recorder, console, command)
-                selection = decide_and_report(sweep_dir)
+            with ExitStack() as fleets:
+                for sweep in sweeps:
+                    fleets.enter_context(_fleet(sweep.config, sweep.sweep_dir, console))
+                _measure(sweeps, prompts, console, command)
+                finished = [(sweep.sweep_dir, decide_and_report(sweep.sweep_dir)) for sweep in sweeps]
             deadline_s = RECORD_DEADLINE_S
         finally:
-            unrecorded = recorder.close(deadline_s)
-            if unrecorded:
-                console.print(unrecorded, style="yellow")
-    return sweep_dir, selection
+            for unrecorded in [sweep.recorder.close(deadline_s) for sweep in sweeps]:
+                if unrecorded:
+                    console.print(unrecorded, style="yellow")
+    return finished
+
+
+def _open(config: SweepConfig, plan: Plan, console: Console, sweep_dir: SweepDir, continues: bool) -> _Open:
+    ledger = sweep_dir.open_ledger()
+    _announce(console, sweep_dir, ledger, plan, continues)
+    recorder = Recorder(sweep_dir.path, config.tracking)
+    recorder.kick()  # its first call imports MLflow: while the first server starts that disturbs nobody
+    return _Open(config, plan, sweep_dir, ledger, recorder)
 
 
 def _fleet(config: SweepConfig, sweep_dir: SweepDir, console: Console) -> AbstractContextManager[None]:
@@ -100,11 +160,15 @@ def _fleet(config: SweepConfig, sweep_dir: SweepDir, console: Console) -> Abstra
     return kept_fleet(config, config.cluster.aws, sweep_dir, console)
 
 
-def require_complete(sweep_dir: SweepDir) -> None:
+def require_complete(sweep_dirs: Sequence[SweepDir]) -> None:
     """Raise SweepFailed, with the reasons, where some arm has no complete figure."""
-    plan, ledger = sweep_dir.plan(), sweep_dir.ledger()
-    if not policy_for(sweep_dir.config()).is_complete(plan, ledger):
-        raise SweepFailed(_what_is_missing(plan, ledger, sweep_dir))
+    missing = []
+    for sweep_dir in sweep_dirs:
+        plan, ledger = sweep_dir.plan(), sweep_dir.ledger()
+        if not policy_for(sweep_dir.config()).is_complete(plan, ledger):
+            missing.append(_what_is_missing(plan, ledger, sweep_dir))
+    if missing:
+        raise SweepFailed("\n".join(missing))
 
 
 def decide_and_report(sweep_dir: SweepDir) -> Selection:
@@ -129,33 +193,45 @@ def decide_and_report(sweep_dir: SweepDir) -> Selection:
         confirmations=decided.confirmations,
         drifts=decided.drifts,
         visit_noise=decided.visit_noise,
-        recommendation=recommend_commands(decided.recommended, engine, decided.reason) if decided.recommended else None,
+        recommendation=_recommendation(decided, engine, visits),
     )
     sweep_dir.write_selection(selection)
     write_report(sweep_dir.path, selection, plan, ledger)
     return selection
 
 
-def _measure(
-    config: SweepConfig,
-    plan: Plan,
-    prompts: Mapping[str, PromptSet],
-    ledger: Ledger,
-    sweep_dir: SweepDir,
-    recorder: Recorder,
-    console: Console,
-    command: str,
-) -> None:
+def _recommendation(decided: Decided, engine: str | None, visits: Sequence[VisitRecord]) -> Recommendation | None:
+    arm = decided.recommended
+    return recommend_commands(arm, engine, decided.reason, bindings_of(arm.server, visits)) if arm else None
+
+
+def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console: Console, command: str) -> None:
     from orchestrator.cluster import ray_cluster  # Ray takes seconds to import: only when something runs
 
-    board = Board(plan, policy_for(config), ledger, sweep_dir)
-    board.listeners.append(_kick_between_visits(recorder))
-    revisions = pin_revisions([arm.server for arm in plan.arms], ledger.visits())
-    cluster = ray_cluster(config.cluster, config.hardware)
-    with _session(ledger, command), cluster as nodes, show_progress(board, console):
+    boards = [Board(each.plan, policy_for(each.config), each.ledger, each.sweep_dir) for each in sweeps]
+    kinds = [each.config.hardware for each in sweeps]
+    revisions = _pin_revisions(sweeps)
+    with ExitStack() as stack:
+        for sweep, board in zip(sweeps, boards, strict=True):
+            board.listeners.append(_kick_between_visits(sweep.recorder))
+            stack.enter_context(_session(sweep.ledger, command))
+        nodes = stack.enter_context(ray_cluster(sweeps[0].config.cluster, kinds))
+        stack.enter_context(show_progress(boards, console))
         from orchestrator.schedule import run_visits  # after ray_cluster has set what Ray reads at import
+        from orchestrator.search import Drive
 
-        run_visits(config, board, prompts, nodes, revisions)
+        drives = [
+            Drive(sweep.config, board, pinned) for sweep, board, pinned in zip(sweeps, boards, revisions, strict=True)
+        ]
+        run_visits(drives, prompts, nodes)
+
+
+def _pin_revisions(sweeps: Sequence[_Open]) -> list[dict[str, str]]:
+    """Of each sweep: what it has served before, else what another one of them has."""
+    visits = [visit for sweep in sweeps for visit in sweep.ledger.visits()]
+    return [
+        pin_revisions([arm.server for arm in sweep.plan.arms], [*visits, *sweep.ledger.visits()]) for sweep in sweeps
+    ]
 
 
 @contextmanager
@@ -210,7 +286,8 @@ def _what_is_missing(plan: Plan, ledger: LedgerView, sweep_dir: SweepDir) -> str
 
 def _engine_version(config: SweepConfig) -> str | None:
     """Of the engine in this environment; None where another one will serve, which then reports its own."""
-    if config.server.command is not None or config.cluster.address is not None:
+    own = config.server.launcher == "process" and config.server.command is None
+    if not own or config.cluster.address is not None:
         return None
     try:
         return version("vllm")

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from orchestrator.compose import load_yaml, to_yaml
 from orchestrator.config import Strict, SweepConfig
 from orchestrator.errors import ConfigError, LedgerError, SweepLocked
+from orchestrator.hardware_comparison import HardwareComparison
 from orchestrator.ledger import Ledger, LedgerFile, key_of
 from orchestrator.nodes import judge
 from orchestrator.plan import Plan
@@ -96,6 +97,14 @@ class SweepDir:
         folder = self.path / "logs"
         folder.mkdir(exist_ok=True)
         (folder / file_name(name)).write_text(text, encoding="utf-8")
+
+
+def write_comparison(results_dir: Path, name: str, comparison: HardwareComparison) -> Path:
+    """`<name>/comparison.json`, beside whatever sweeps have that name."""
+    path = results_dir / name / "comparison.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, comparison.model_dump_json(indent=2))
+    return path
 
 
 @contextmanager

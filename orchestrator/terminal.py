@@ -19,6 +19,7 @@ from orchestrator.display import (
     recommendation_scope,
     workload_name,
 )
+from orchestrator.hardware_comparison import HardwareComparison
 from orchestrator.selection import Selection, Verdict
 
 MAX_NAMED = 4
@@ -70,6 +71,26 @@ def _different_outputs(selection: Selection) -> str | None:
         return None
     more = f" and {len(arms) - MAX_NAMED} more" if len(arms) > MAX_NAMED else ""
     return f"Outputs differ from the baseline's: {', '.join(arms[:MAX_NAMED])}{more}; the report says where."
+
+
+def hardware_table(comparison: HardwareComparison) -> Table:
+    """One row per workload and hardware, the cheapest first."""
+    table = _table("workload", "hardware", "verdict", "setting", right=("speedup", "tokens/s", "USD per\n1M tokens"))
+    for workload in comparison.workloads:
+        name = workload.name
+        for figure in workload.figures:
+            cells = [
+                name,
+                figure.hardware,
+                figure.verdict,
+                arm_name(figure.best) if figure.best else "baseline",
+                number(figure.speedup.mean if figure.speedup else None),
+                number(figure.output_tokens_per_s.mean if figure.output_tokens_per_s else None),
+                number(figure.usd_per_million_output_tokens),
+            ]
+            table.add_row(*map(Text, cells), style=STYLES[figure.verdict] if figure is workload.figures[0] else "")
+            name = ""
+    return table
 
 
 def arms_table(selection: Selection) -> Table:

@@ -18,14 +18,15 @@ COPIES = 2
 MAX_SHARE_OF_FREE_MEMORY = 0.25
 
 
-def memory_bandwidth_gb_per_s() -> float | None:
-    """Best of five rounds in which one thread a physical core copies an array, GB/s (10^9 bytes).
+def memory_bandwidth_gb_per_s(max_threads: int = MAX_THREADS) -> float | None:
+    """Best of five rounds in which one thread a physical core copies an array, GB/s (10^9 bytes); on the CPUs that the
+    calling thread may use.
 
     Bytes read and bytes written count, as in STREAM (McCalpin, https://www.cs.virginia.edu/stream/ref.html), not what
     the hardware reads besides to fill cache lines. Interference only ever slows a round, so the best one tells most of
     the machine. Takes 0.1 to 0.5 s; None where that much memory is not free.
     """
-    num_threads = min(len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False) or 1, MAX_THREADS)
+    num_threads = min(len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False) or 1, max_threads)
     if 2 * ARRAY_BYTES * num_threads > MAX_SHARE_OF_FREE_MEMORY * psutil.virtual_memory().available:
         return None
     barrier = Barrier(num_threads)

@@ -29,6 +29,7 @@ START_TIMEOUT_S = 30.0
 """For the guard to report that it runs the command: a Python start, slow on a loaded machine."""
 KILL_WAIT_S = 10.0
 """After SIGKILL; longer means a process that hangs in the kernel."""
+AFTERWARDS_S = 30.0
 _POLL_S = 0.05
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -42,13 +43,24 @@ class GuardedProcess:
         env: the command's whole environment.
         log_path: its stdout and stderr are appended here.
         grace_s: seconds between SIGTERM and SIGKILL.
+        afterwards: a command that the guard runs once nothing of the other is left, for what is no process of this
+            node's: removing a container. Its output goes to the log, its exit code nowhere.
 
     Raises:
         OSError: the command cannot be executed, or the guard itself did not start.
     """
 
-    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], log_path: Path, grace_s: float) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        log_path: Path,
+        grace_s: float,
+        afterwards: Sequence[str] = (),
+    ) -> None:
         self.grace_s = grace_s
+        self._has_afterwards = bool(afterwards)
         self.exit_code: int | None = None
         self._stop_s: float | None = None
         self._unread = b""
@@ -58,7 +70,7 @@ class GuardedProcess:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as log:
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", __file__, str(grace_s), *argv],
+                [sys.executable, "-I", __file__, str(grace_s), json.dumps(list(afterwards)), *argv],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -102,7 +114,7 @@ class GuardedProcess:
             begin = time.monotonic()
             assert self._guard.stdin is not None
             self._guard.stdin.close()
-            deadline = begin + self.grace_s + 2 * KILL_WAIT_S
+            deadline = begin + self.grace_s + 2 * KILL_WAIT_S + (AFTERWARDS_S if self._has_afterwards else 0)
             while not self._ended:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"process {self._pid} and its children did not end within {deadline - begin} s")
@@ -145,7 +157,7 @@ class GuardedProcess:
                 pipe.close()
 
 
-def guard(command: Sequence[str], grace_s: float) -> None:
+def guard(command: Sequence[str], grace_s: float, afterwards: Sequence[str]) -> None:
     """The guard's own process: run `command` until it ends or stdin closes, then end every descendant."""
     _detach()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -164,7 +176,11 @@ def guard(command: Sequence[str], grace_s: float) -> None:
         asked = 0 in ready and not os.read(0, 4096)
         told = signals in ready and signal.SIGTERM in os.read(signals, 4096)
         running = not _reap(child.pid) and not asked and not told
-    _end_descendants(child.pid, grace_s)
+    survivors = _end_descendants(child.pid, grace_s)
+    if afterwards:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # as far as it goes: nobody is left to tell
+            subprocess.run(afterwards, stdin=subprocess.DEVNULL, stdout=sys.stderr, timeout=AFTERWARDS_S, check=False)
+    _report(survivors=survivors)
 
 
 def _detach() -> None:
@@ -212,8 +228,10 @@ def _reap(child_pid: int) -> bool:
             child_ended = True
 
 
-def _end_descendants(child_pid: int, grace_s: float) -> None:
-    """SIGTERM to the command, which knows how to end its children, and to what it leaves behind; then SIGKILL."""
+def _end_descendants(child_pid: int, grace_s: float) -> list[int]:
+    """SIGTERM to the command, which knows how to end its children, and to what it leaves behind; then SIGKILL.
+
+    Returns the process ids that survive even that."""
     told: set[psutil.Process] = set()
     deadline = time.monotonic() + grace_s
     while (alive := _descendants(child_pid)) and time.monotonic() < deadline:
@@ -227,7 +245,7 @@ def _end_descendants(child_pid: int, grace_s: float) -> None:
         for process in alive:
             _send(process, signal.SIGKILL)
         time.sleep(_POLL_S)
-    _report(survivors=[process.pid for process in alive])
+    return [process.pid for process in alive]
 
 
 def _descendants(child_pid: int) -> list[psutil.Process]:
@@ -246,4 +264,4 @@ def _report(**status: object) -> None:
 
 
 if __name__ == "__main__":
-    guard(sys.argv[2:], float(sys.argv[1]))
+    guard(sys.argv[3:], float(sys.argv[1]), json.loads(sys.argv[2]))

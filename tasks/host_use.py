@@ -2,13 +2,15 @@
 
 import contextlib
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
 from orchestrator.config import Hardware
 from orchestrator.records import HostUse
+from tasks.cpu_binding import online_cpus
 from tasks.host import clock_mhz
 
 RESOLUTION_S = 0.1
@@ -21,7 +23,7 @@ class HostReading:
 
     at_s: float
     busy_s: float
-    """Of all CPUs: all but idle, waiting for a disk, and steal."""
+    """Of the CPUs looked at: all but idle, waiting for a disk, and steal."""
     steal_s: float | None
     own_s: float
     """Of this process, and of the engine's with all its descendants."""
@@ -29,15 +31,23 @@ class HostReading:
     clock_mhz: float | None
 
     @classmethod
-    def take(cls, engine_pid: int) -> Self:
-        """Now; `engine_pid` is the engine's first process."""
-        times = psutil.cpu_times()
+    def take(cls, engine_pid: int | None, cpus: Collection[int] | None = None) -> Self:
+        """Now.
+
+        Args:
+            engine_pid: the engine's first process; None where it is not on this node, or not ours to know.
+            cpus: those that engine and load run on, where other servers have the rest; None: all.
+        """
+        times = [psutil.cpu_times()] if cpus is None else _times_of(cpus)
+        # Guests are in user and nice.
+        busy_s = sum(sum((each.user, each.nice, each.system, each.irq, each.softirq)) for each in times)
+        steal: list[float | None] = [getattr(each, "steal", None) for each in times]
         return cls(
             at_s=time.monotonic(),
-            busy_s=sum((times.user, times.nice, times.system, times.irq, times.softirq)),  # guests are in the first two
-            steal_s=getattr(times, "steal", None),
+            busy_s=busy_s,
+            steal_s=None if None in steal else sum(each or 0 for each in steal),
             own_s=_own_cpu_s(engine_pid),
-            num_cpus=psutil.cpu_count() or 1,
+            num_cpus=(psutil.cpu_count() or 1) if cpus is None else len(times),
             clock_mhz=clock_mhz(),
         )
 
@@ -68,8 +78,16 @@ def crowded(hardware: Hardware, use: HostUse, wall_s: float) -> str | None:
     )
 
 
-def _own_cpu_s(engine_pid: int) -> float:
+def _times_of(cpus: Collection[int]) -> list[Any]:
+    """Of each of `cpus` that is online."""
+    every = psutil.cpu_times(percpu=True)
+    return [times for cpu, times in zip(online_cpus(len(every)), every, strict=True) if cpu in cpus]
+
+
+def _own_cpu_s(engine_pid: int | None) -> float:
     own = [psutil.Process()]
+    if engine_pid is None:
+        return _cpu_s(own[0])
     with contextlib.suppress(psutil.NoSuchProcess):  # an engine that died is the load's to report
         engine = psutil.Process(engine_pid)
         own += [engine, *engine.children(recursive=True)]

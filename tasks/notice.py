@@ -92,8 +92,12 @@ def any_under_way() -> bool:
 
 
 @contextmanager
-def ended_in_time(pid: int) -> Iterator[None]:
-    """Sends the engine `pid` SIGTERM once an announced interruption leaves no time for what it is at."""
+def ended_in_time(pid: int | None) -> Iterator[None]:
+    """Sends the engine `pid` SIGTERM once an announced interruption leaves no time for what it is at; None: it is not
+    ours to end."""
+    if pid is None:
+        yield
+        return
     left = threading.Event()
 
     def look() -> None:

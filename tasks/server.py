@@ -10,33 +10,24 @@ import errno
 import os
 import secrets
 import signal
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from pydantic import JsonValue
 
-from orchestrator.errors import ArmMismatch, EngineNotFound, PortTaken, ServerCrashed, ServerError, ServerNotReady
+from orchestrator.errors import EngineNotFound, PortTaken, ServerCrashed, ServerError
 from orchestrator.records import ServerSpec
+from tasks.cpu_binding import thread_on
 from tasks.demo import resolve_model
+from tasks.engine import Engine, Pairs
 from tasks.guard import GuardedProcess
-from tasks.server_command import openmp_library, server_argv, server_env
-from tasks.server_http import HOST, Answer, ask, can_bind, free_port
+from tasks.launch import Launch, launch_of
+from tasks.server_http import HOST, can_bind, free_port
 from tasks.server_log import RunningEngine, last_line, running_engine, useful_line
 
-READY_POLL_S = 0.2
-REQUEST_TIMEOUT_S = 10.0
-FIRST_COMPLETION_TIMEOUT_S = 300.0
-"""The first request may compile kernels."""
 
-
-_Pairs = dict[str, tuple[object, object]]
-"""What is compared -> wanted and found."""
-
-
-class VllmServer:
+class VllmServer(Engine):
     """One engine process on this node, on loopback, with a random API key, under a guard (see tasks.guard).
 
     Args:
@@ -45,6 +36,7 @@ class VllmServer:
         log_path: the engine's stdout and stderr; appended.
         port: a fixed port; None takes a free one.
         stop_grace_s: seconds from SIGTERM to SIGKILL.
+        cpus: the CPUs that the engine may use, as `0-31`; None: this process's.
         folders: model as the spec names it -> its files on this node, where they were fetched (tasks.model_files).
     """
 
@@ -56,6 +48,7 @@ class VllmServer:
         log_path: Path,
         port: int | None = None,
         stop_grace_s: float = 10.0,
+        cpus: str | None = None,
         folders: Mapping[str, str] | None = None,
     ) -> None:
         self.spec = spec
@@ -67,9 +60,10 @@ class VllmServer:
         self.speculative_config = _with_local_drafter(spec.speculative_config, folders)
         self._wanted_port = port
         self._stop_grace_s = stop_grace_s
+        self._cpus = cpus
+        self._launch: Launch | None = None
         self._process: GuardedProcess | None = None
         self._port = 0
-        self._started = 0.0
         self._log_start = 0
 
     def __enter__(self) -> Self:
@@ -83,24 +77,23 @@ class VllmServer:
             raise PortTaken(_taken(self.name, self._wanted_port))
         self._port = self._wanted_port or free_port()
         models: dict[str, Any] = {"model_path": self.model_path, "speculative_config": self.speculative_config}
-        argv = server_argv(self.spec, host=HOST, port=self._port, **models)
-        env = server_env(
-            self.spec, api_key=self.api_key, openmp=openmp_library(self.spec), inherited=os.environ, **models
-        )
+        launch = launch_of(self.spec, name=self.name, port=self._port, api_key=self.api_key, cpus=self._cpus, **models)
+        self._launch = launch
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
-        self._started = time.monotonic()
         try:
-            self._process = GuardedProcess(argv, env=env, log_path=self.log_path, grace_s=self._stop_grace_s)
+            with thread_on(self._cpus):
+                self._process = GuardedProcess(
+                    launch.argv,
+                    env=launch.env,
+                    log_path=self.log_path,
+                    grace_s=self._stop_grace_s,
+                    afterwards=launch.afterwards,
+                )
         except ChildProcessError as error:
             raise ServerError(f"{self.name}: {error}; log: {self.log_path}") from error
         except OSError as error:
-            raise EngineNotFound(f"{self.name}: cannot run {argv[0]!r}: {error}; log: {self.log_path}") from error
+            raise EngineNotFound(f"{self.name}: cannot run {launch.argv[0]!r}: {error}; {self.where}") from error
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def base_url(self) -> str:
@@ -109,45 +102,17 @@ class VllmServer:
 
     @property
     def pid(self) -> int:
-        """The API server's process id."""
-        return self._running().pid
+        """The engine's first process: the command's, or the container's as this node sees it."""
+        started = self._running().pid
+        return started if self._launch is None else self._launch.engine_pid(started)
 
     @property
-    def model_name(self) -> str:
-        """The name under which the server takes requests (/v1/models)."""
-        return str(self._model_card()["id"])
+    def where(self) -> str:
+        return f"log: {self.log_path}"
 
     @property
-    def engine_version(self) -> str | None:
-        """vLLM's version (/version); None where the server does not tell."""
-        answer = self._ask("/version", timeout_s=REQUEST_TIMEOUT_S)
-        stated = answer.status == 200 and isinstance(answer.body, dict) and "version" in answer.body
-        return str(answer.body["version"]) if stated else None
-
-    def wait_until_ready(self, *, timeout_s: float) -> float:
-        """Wait until /health and a real one-token completion answer.
-
-        Returns:
-            Seconds from the process's start.
-
-        Raises:
-            ServerCrashed: the engine ended; the message has the cause from its log.
-            ServerNotReady: not ready within `timeout_s`, or the server refuses the completion.
-        """
-        deadline = time.monotonic() + timeout_s
-        while (left_s := deadline - time.monotonic()) > 0:
-            self.raise_if_ended()
-            if self._ask("/health", timeout_s=min(left_s, REQUEST_TIMEOUT_S)).status == 200:
-                left_s = deadline - time.monotonic()
-                if self._completes(timeout_s=max(READY_POLL_S, min(left_s, FIRST_COMPLETION_TIMEOUT_S))):
-                    return time.monotonic() - self._started
-            time.sleep(READY_POLL_S)
-        self.raise_if_ended()
-        last = last_line(self.log_path, self._log_start)
-        raise ServerNotReady(
-            f"{self.name}: vLLM not ready within {timeout_s:g} s (last line: {last}); "
-            f"raise server.ready_timeout_s if it was still loading; log: {self.log_path}"
-        )
+    def last_words(self) -> str:
+        return f"last line: {last_line(self.log_path, self._log_start)}"
 
     def raise_if_ended(self) -> None:
         """Raises ServerCrashed with the cause from the log when the engine has ended."""
@@ -162,26 +127,13 @@ class VllmServer:
             raise PortTaken(_taken(self.name, self._port))
         raise ServerCrashed(f"{self.name}: vLLM {_ending(exit_code)} ({cause}); log: {self.log_path}")
 
-    def verify_configuration(self) -> tuple[str, ...]:
-        """Compare the running engine with the arm: /v1/models, and the configuration it logs at start.
-
-        Returns:
-            What was compared; shorter where this vLLM version does not state everything.
-
-        Raises:
-            ArmMismatch: names each difference as wanted and found.
-        """
-        pairs: _Pairs = {"max_model_len": (self.spec.max_model_len, self._model_card().get("max_model_len"))}
+    def stated_configuration(self, card: Mapping[str, Any]) -> Pairs:
+        """From /v1/models and the configuration that vLLM logs at start; shorter where a version does not state all."""
+        pairs: Pairs = {"max_model_len": (self.spec.max_model_len, card.get("max_model_len"))}
         running = running_engine(self.log_path, self._log_start)
         if running is not None:
             pairs |= _logged_pairs(self.spec, self.model_path, self.speculative_config, running)
-        wrong = [f"{key}: wanted {want!r} but got {got!r}" for key, (want, got) in pairs.items() if want != got]
-        if wrong:
-            raise ArmMismatch(
-                f"{self.name}: the running engine is not the arm ({'; '.join(wrong)}); see server.extra_args, "
-                f"server.env and server.command, which may override it; log: {self.log_path}"
-            )
-        return tuple(pairs)
+        return pairs
 
     def stop(self) -> float:
         """End the engine and everything it started; a second call does nothing more.
@@ -204,32 +156,6 @@ class VllmServer:
             raise ServerError(f"{self.name}: not started; use `with VllmServer(...) as server`")
         return self._process
 
-    def _completes(self, timeout_s: float) -> bool:
-        """A one-token chat completion; a 4xx answer will not get better with waiting."""
-        answer = self._ask("/v1/models", timeout_s=REQUEST_TIMEOUT_S)
-        if answer.status == 200:
-            message = {"role": "user", "content": "Hello"}
-            request = {"model": answer.body["data"][0]["id"], "messages": [message], "max_tokens": 1, "temperature": 0}
-            answer = self._ask("/v1/chat/completions", request, timeout_s=timeout_s)
-        if 400 <= answer.status < 500:
-            self.raise_if_ended()
-            raise ServerNotReady(
-                f"{self.name}: the server refuses a one-token chat completion (HTTP {answer.status}: {answer.body}); "
-                f"log: {self.log_path}"
-            )
-        return answer.status == 200
-
-    def _model_card(self) -> dict[str, Any]:
-        answer = self._ask("/v1/models", timeout_s=REQUEST_TIMEOUT_S)
-        if answer.status != 200:
-            self.raise_if_ended()
-            raise ServerNotReady(f"{self.name}: /v1/models: HTTP {answer.status}: {answer.body}; log: {self.log_path}")
-        card: dict[str, Any] = answer.body["data"][0]
-        return card
-
-    def _ask(self, path: str, request: Mapping[str, object] | None = None, *, timeout_s: float) -> Answer:
-        return ask(self.base_url + path, request, api_key=self.api_key, timeout_s=timeout_s)
-
 
 def _with_local_drafter(
     speculative_config: Mapping[str, JsonValue] | None, folders: Mapping[str, str]
@@ -244,9 +170,9 @@ def _with_local_drafter(
 
 def _logged_pairs(
     spec: ServerSpec, model_path: str, speculative_config: Mapping[str, JsonValue] | None, running: RunningEngine
-) -> _Pairs:
+) -> Pairs:
     """What the log states of the running engine beside what the arm wants; what it does not state is left out."""
-    stated: _Pairs = {
+    stated: Pairs = {
         "model": (model_path, running.model),
         "dtype": (spec.dtype if spec.dtype != "auto" else running.dtype, running.dtype),
         "max_seq_len": (spec.max_model_len, running.max_model_len),

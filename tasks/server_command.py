@@ -34,12 +34,16 @@ def server_argv(
 
 
 def engine_command(spec: ServerSpec) -> list[str]:
-    """`server.command`, else the `vllm` installed beside the running interpreter.
+    """`server.command`, else `docker` for containers, else the `vllm` installed beside the running interpreter.
 
     Raises:
         EngineNotFound: the executable does not exist or is not on PATH.
     """
-    command = list(spec.command) if spec.command else [str(Path(sys.executable).parent / "vllm")]
+    in_container = spec.launcher == "docker"
+    own = "docker" if in_container else str(Path(sys.executable).parent / "vllm")
+    command = list(spec.command) if spec.command else [own]
+    if shutil.which(command[0]) is None and in_container:
+        raise EngineNotFound(f"server.launcher=docker needs {command[0]!r}, which is no executable here")
     if shutil.which(command[0]) is None:
         where = "server.command names" if spec.command else "this environment has no vLLM:"
         raise EngineNotFound(
@@ -66,6 +70,8 @@ def serve_arguments(
         *("--max-num-seqs", str(spec.max_num_seqs)),
         prefix_caching,
     ]
+    if spec.tensor_parallel_size > 1:
+        arguments += ["--tensor-parallel-size", str(spec.tensor_parallel_size)]
     if spec.max_num_batched_tokens is not None:
         arguments += ["--max-num-batched-tokens", str(spec.max_num_batched_tokens)]
     if spec.enforce_eager:

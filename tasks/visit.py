@@ -10,10 +10,12 @@ from pathlib import Path
 from orchestrator.defects import refuse_known_defects, sampling_collapse
 from orchestrator.errors import ArmMismatch, LoadFailed, NodeInterrupted, NodeUnavailable, OrchestratorError
 from orchestrator.metrics import tokens_per_draft
+from orchestrator.node_kinds import numa_index
 from orchestrator.provenance import library_versions
 from orchestrator.records import (
     Block,
     BlockRecord,
+    CpuBinding,
     FinishedVisit,
     HostUse,
     MeasuredBlock,
@@ -28,8 +30,11 @@ from orchestrator.records import (
 from orchestrator.secret_values import redacted, secrets_of
 from tasks import notice
 from tasks.arrival import due_times_s
-from tasks.bandwidth import memory_bandwidth_gb_per_s
+from tasks.bandwidth import MAX_THREADS, memory_bandwidth_gb_per_s
 from tasks.counters import EngineCounters, delta, read_counters
+from tasks.cpu_binding import bound, cpu_binding, parse_cpus, process_on, thread_on
+from tasks.engine import Engine
+from tasks.external import ExternalServer
 from tasks.host import probe_node, profile_mismatch, take_normal_priority
 from tasks.host_use import HostReading, crowded, host_use
 from tasks.load import LoadResult, Target, run_load, summarise
@@ -81,6 +86,7 @@ class _Run:
         self.num_blocks = 0
         self.engine_version: str | None = None
         self.node_info: NodeInfo | None = None
+        self.binding: CpuBinding | None = None
         self.error: str | None = None
         self.interrupted = False
 
@@ -97,19 +103,24 @@ class _Run:
         _refuse_interrupted()
         folders = self._fetch_models()
         take_normal_priority()
-        self.node_info = probe_node().model_copy(update={"memory_bandwidth_gb_per_s": memory_bandwidth_gb_per_s()})
+        visit = self.task.visit
+        self.binding = cpu_binding(visit.arm.server, numa_index(visit.node, self.task.hardware))
+        self.node_info = self._probe()
         mismatch = profile_mismatch(self.task.hardware, self.node_info)
         if mismatch:
             raise NodeUnavailable(mismatch)
-        limits, arm = self.task.server, self.task.visit.arm
-        server = VllmServer(
-            arm.server,
-            name=self.task.visit.id,
-            log_path=self.log_path,
-            port=limits.port,
-            stop_grace_s=limits.stop_grace_s,
-            folders=folders,
-        )
+        with process_on(self.binding.load_cpus if self.binding else None):
+            yield from self._serve(folders)
+
+    def _probe(self) -> NodeInfo:
+        if self.binding is None:
+            return probe_node().model_copy(update={"memory_bandwidth_gb_per_s": memory_bandwidth_gb_per_s()})
+        with thread_on(self.binding.cpus):
+            bandwidth = memory_bandwidth_gb_per_s(min(MAX_THREADS, self.binding.num_cores))
+        return probe_node().model_copy(update={"memory_bandwidth_gb_per_s": bandwidth})
+
+    def _serve(self, folders: Mapping[str, str]) -> Iterator[MeasuredBlock]:
+        limits, server = self.task.server, self._engine(folders)
         self.secrets.append(server.api_key)
         begun = time.monotonic()
         with server, notice.ended_in_time(server.pid):
@@ -123,8 +134,24 @@ class _Run:
             begun = time.monotonic()
         self.server_stop_s = time.monotonic() - begun
 
+    def _engine(self, folders: Mapping[str, str]) -> Engine:
+        limits, visit = self.task.server, self.task.visit
+        if visit.arm.server.launcher == "external":
+            return ExternalServer(visit.arm.server, name=visit.id)
+        return VllmServer(
+            bound(visit.arm.server, self.binding),
+            name=visit.id,
+            log_path=self.log_path,
+            port=limits.port,
+            stop_grace_s=limits.stop_grace_s,
+            cpus=self.binding.cpus if self.binding else None,
+            folders=folders,
+        )
+
     def _fetch_models(self) -> dict[str, str]:
-        """Model -> folder. The visit's own time begins after it."""
+        """Model -> folder. The visit's own time begins after it. A server that is already there has its own."""
+        if self.task.visit.arm.server.launcher == "external":
+            return {}
         models = fetch_models(self.task.visit.arm.server, self.task.model_revisions, self.task.model_mirror)
         self.fetch_s, self.model_revisions = models.fetch_s, models.revisions
         self._start_clock()
@@ -138,7 +165,7 @@ class _Run:
         for cell in self.task.workloads.values():
             refuse_known_defects(self.engine_version, self.task.visit.arm.method, cell.temperature)
 
-    def _blocks(self, server: VllmServer, target: Target) -> Iterator[MeasuredBlock]:
+    def _blocks(self, server: Engine, target: Target) -> Iterator[MeasuredBlock]:
         warm: set[str] = set()
         for block in self.task.blocks:
             cell = self.task.workloads[block.workload_id]
@@ -150,7 +177,7 @@ class _Run:
             self.num_blocks += 1
             yield measured
 
-    def _warm_up(self, server: VllmServer, target: Target, cell: WorkloadCell) -> None:
+    def _warm_up(self, server: Engine, target: Target, cell: WorkloadCell) -> None:
         """All at once in an open loop."""
         begun = time.monotonic()
         before = _counters(target)
@@ -168,7 +195,7 @@ class _Run:
         if counters.spec and cell.temperature > 0:
             self._refuse_collapse(server, target, cell, counters.spec)
 
-    def _refuse_collapse(self, server: VllmServer, target: Target, cell: WorkloadCell, sampled: SpecCounters) -> None:
+    def _refuse_collapse(self, server: Engine, target: Target, cell: WorkloadCell, sampled: SpecCounters) -> None:
         """The same prompts once more at temperature 0, to compare what is accepted."""
         begun = time.monotonic()
         before = _counters(target)
@@ -181,20 +208,26 @@ class _Run:
         if collapse:
             raise ArmMismatch(f"{self.task.visit.id}: {cell.name}: {collapse}")
 
-    def _measure_block(self, server: VllmServer, target: Target, cell: WorkloadCell, block: Block) -> MeasuredBlock:
+    def _measure_block(self, server: Engine, target: Target, cell: WorkloadCell, block: Block) -> MeasuredBlock:
         started_utc = datetime.now(UTC).isoformat()
         begun = time.monotonic()
-        before, host_before = _counters(target), HostReading.take(server.pid)
+        before, host_before = _counters(target), HostReading.take(server.pid, self._own_cpus)
         prompts = self._pick(cell, block.prompt_indices)
         due_s = due_times_s(cell, block.index, [prompt for _, prompt in prompts])
         load = _drive(server, target, prompts, cell, due_s)
-        host = host_use(host_before, HostReading.take(server.pid))
+        host = host_use(host_before, HostReading.take(server.pid, self._own_cpus))
         counters = _settled_delta(target, before, load)
         self.blocks_s += time.monotonic() - begun
         return MeasuredBlock(
             record=self._record(cell, block, load, counters, host, started_utc),
             requests=load.requests,
         )
+
+    @property
+    def _own_cpus(self) -> frozenset[int] | None:
+        """Where the node has other servers, the only CPUs on which others are in the way."""
+        shares_node = self.task.hardware.server_per == "numa_node"
+        return parse_cpus(self.binding.cpus) if self.binding and shares_node else None
 
     def _record(
         self,
@@ -231,8 +264,13 @@ class _Run:
             client_cpu_cores=load.client_cpu_cores,
             open_loop=summary.open_loop,
             host=host,
-            void_reason=summary.void_reason or contamination or crowded(self.task.hardware, host, load.wall_s),
+            void_reason=summary.void_reason or contamination or self._crowded(host, load.wall_s),
         )
+
+    def _crowded(self, host: HostUse, wall_s: float) -> str | None:
+        if self.task.visit.arm.server.launcher == "external":
+            return None  # which process is the engine, and on which machine, is not known
+        return crowded(self.task.hardware, host, wall_s)
 
     def _contamination(self, counters: EngineCounters, output_tokens: int, cell: WorkloadCell) -> str | None:
         """Why the engine's own counters say that the block was not what it should be."""
@@ -280,6 +318,7 @@ class _Run:
             engine_version=self.engine_version,
             node_info=self.node_info,
             thread_binding=thread_binding(self.log_path) if log else None,
+            cpu_binding=self.binding,
             versions=library_versions(),
             server_log=self.log_path.name if log else None,
             error=redacted(self.error, self.secrets) if self.error else None,
@@ -296,7 +335,7 @@ def _refuse_interrupted() -> None:
 
 
 def _drive(
-    server: VllmServer,
+    server: Engine,
     target: Target,
     prompts: Sequence[tuple[int, Prompt]],
     cell: WorkloadCell,

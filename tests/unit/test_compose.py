@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.compose import compose, load_yaml, to_yaml
+from orchestrator.compose import compose, compose_all, load_yaml, names_in, to_yaml
 from orchestrator.errors import ConfigError
 
+MODELS = len(names_in("model"))
 PUBLISHED = ["model=qwen3_5_9b", "hardware=r8i_16xlarge", "dataset@datasets=[humaneval,gsm8k,mt_bench]"]
 
 
@@ -55,6 +56,41 @@ def test_choice_on_the_command_line_beats_the_preset(preset_first: bool) -> None
 )
 def test_no_value_of_a_preset_outlives_the_group_it_was_chosen_with(choice: str, expected: tuple[int, ...]) -> None:
     assert compose(["sweep=xeon_dflash", choice]).speculation.num_speculative_tokens == expected
+
+
+def test_several_kinds_of_hardware_are_a_sweep_each_that_differ_in_nothing_else() -> None:
+    local, r8i = compose_all(["hardware=[local,r8i_16xlarge]", "name=mine", "hardware.node_tolerance=null"])
+
+    assert (local.name, r8i.name) == ("mine-local", "mine-r8i_16xlarge")
+    assert (local.hardware.name, r8i.hardware.name) == ("local", "r8i_16xlarge")
+    assert local.hardware.node_tolerance is r8i.hardware.node_tolerance is None
+    assert local.model_copy(update={"name": r8i.name, "hardware": r8i.hardware}) == r8i
+
+
+@pytest.mark.parametrize("choice", [[], ["hardware=r8i_16xlarge"], ["hardware=[r8i_16xlarge]"]])
+def test_single_kind_of_hardware_is_the_sweep_it_always_was(choice: list[str]) -> None:
+    assert compose_all(choice) == (compose([word.replace("[", "").replace("]", "") for word in choice]),)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("hardware=[local,local]", "local is named twice"),
+        ("hardware=[]", "names no hardware"),
+        ("hardware=[local,r9i_16xlarge]", "no hardware named r9i_16xlarge; known: .*did you mean"),
+    ],
+)
+def test_wrong_list_of_hardware_is_refused(choice: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose_all([choice])
+
+
+@pytest.mark.parametrize("group", ["model", "hardware"])
+def test_several_choices_are_never_mixed_into_one(group: str, folder: Path) -> None:
+    names = {"model": "demo,demo_deep", "hardware": "local,r8i_16xlarge"}[group]
+    (folder / "sweep/mixed.yaml").write_text(f"# @package _global_\ndefaults:\n  - override /{group}: [{names}]\n")
+
+    assert f"{group}: choose one, for several would be mixed into one" in refusal("sweep=mixed", config_dir=folder)
 
 
 def test_key_that_no_yaml_mentions_is_set_plainly() -> None:
@@ -109,7 +145,7 @@ def test_key_like_no_other_is_refused_with_what_is_known(prefix: str) -> None:
     [
         (
             ["model=qwen9"],
-            "no model named qwen9; known: demo, demo_deep, llama3_1_8b, qwen3_5_9b, qwen3_8b; did you mean qwen3_5_9b?",
+            f"no model named qwen9; known: {MODELS}, which `orchestrator models` lists; did you mean qwen3_5_9b?",
         ),
         (
             ["dataset@datasets=[gsm8k,humanevl]"],
@@ -245,7 +281,7 @@ def test_own_preset_with_an_unknown_choice_is_refused_with_what_is_known(folder:
     message = refusal("sweep=mine", config_dir=folder)
 
     assert "model/qwen9" in message
-    assert message.endswith("known: demo, demo_deep, llama3_1_8b, qwen3_5_9b, qwen3_8b")
+    assert message.endswith(f"known: {MODELS}, which `orchestrator models` lists")
 
 
 def test_own_file_that_is_no_yaml_is_refused_with_its_place(folder: Path) -> None:

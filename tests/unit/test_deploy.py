@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.deploy import IMAGE, local_speculative_config, recommend_commands
-from orchestrator.records import Arm
+from orchestrator.deploy import IMAGE, bindings_of, local_speculative_config, recommend_commands
+from orchestrator.records import Arm, CpuBinding, VisitRecord
 from orchestrator.selection import Recommendation
 from tasks.demo import resolve_model
 from tests.unit.builders import make_plan
@@ -52,6 +52,49 @@ def test_serve_command_has_the_measured_flags_and_environment() -> None:
     assert words[2:5] == ["vllm", "serve", "org/target"]
     assert {"--enforce-eager", "--no-enable-prefix-caching", "--max-num-seqs", "--max-model-len"} <= set(words)
     assert words[-4:] == ["--block-size", "32", "--port", "8000"]
+
+
+def bound_visit(node: str, cpus: str, bind: str) -> VisitRecord:
+    binding = CpuBinding(cpus=cpus, num_cores=4, omp_threads_bind=bind, load_cpus=cpus)
+    return VisitRecord(
+        visit_id=node,
+        arm_id="",
+        attempt=1,
+        phase="arm",
+        node=node,
+        started_utc="",
+        wall_s=1,
+        num_blocks=0,
+        cpu_binding=binding,
+    )
+
+
+def test_each_numa_node_gets_a_command_with_its_own_cpus_and_port() -> None:
+    arm = make_arm(server_per="numa_node")
+    visits = [
+        bound_visit("b/numa0", "90-91", "90"),
+        bound_visit("a/numa1", "4-7,12-15", "12-14"),
+        bound_visit("a/numa0", "0-3,8-11", "8-10"),
+        bound_visit("a/numa0", "0-3,8-11", "8|9"),  # by an arm with two ranks
+    ]
+
+    commands = recommend_commands(arm, "0.32.0", "", bindings_of(arm.server, visits[:3]))
+
+    first, second = commands.vllm_serve.splitlines()
+    assert "VLLM_CPU_OMP_THREADS_BIND=8-10 taskset --cpu-list 0-3,8-11 vllm serve " in first
+    assert "VLLM_CPU_OMP_THREADS_BIND=12-14 taskset --cpu-list 4-7,12-15 vllm serve " in second
+    assert (first.endswith("--port 8000"), second.endswith("--port 8001")) == (True, True)
+    container = commands.docker_run.splitlines()[1]
+    assert "-p 127.0.0.1:8001:8000 --cpuset-cpus=4-7,12-15 -e" in container
+    assert [each.omp_threads_bind for each in bindings_of(make_arm(tensor_parallel_size=2).server, visits)] == ["8|9"]
+
+
+def test_whole_node_with_cores_kept_aside_has_its_binding_and_no_other_limit() -> None:
+    arm = make_arm(reserved_cores=1)
+    commands = recommend_commands(arm, None, "", bindings_of(arm.server, [bound_visit("a", "0-3", "0-2")]))
+
+    assert "VLLM_CPU_OMP_THREADS_BIND=0-2 vllm serve" in commands.vllm_serve
+    assert "cpuset" not in commands.docker_run
 
 
 def test_container_has_what_vllms_cpu_guide_asks_for() -> None:

@@ -1,6 +1,8 @@
 """What a configuration makes of a fleet, before AWS is asked anything."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from orchestrator.sweep import check_before_start
 from tests.unit.builders import plan_of
 
 IMAGES = ["cluster.aws.head_image=own/head:1", "cluster.aws.worker_image=own/worker:1"]
+DOCS = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text(encoding="utf-8")
 AWS = ["sweep=xeon_dflash", "cluster=aws", *IMAGES]
 
 
@@ -34,7 +37,7 @@ def test_variables_of_terraform_say_what_the_configuration_says() -> None:
             "spot_percentage": 50,
             "volume_gb": 200,
             "ray_resources": {"xeon_node": 1},
-            "ray_labels": {},
+            "ray_labels": {"specsweep.io/hardware": "r8i_16xlarge"},
         }
     }
     assert (written["name"], written["region"], written["head_image"]) == ("specsweep", "us-east-1", "own/head:1")
@@ -70,7 +73,7 @@ def test_sweep_on_a_fleet_is_refused_where_its_nodes_cannot_be_reached() -> None
     config = compose(["sweep=demo", "cluster=aws", *IMAGES])
 
     with pytest.raises(ConfigError, match="`orchestrator fleet sweep` with the same arguments measures there"):
-        check_before_start(config, plan_of(compose(["sweep=demo"])))
+        check_before_start([config], [plan_of(compose(["sweep=demo"]))])
 
 
 def test_missing_terraform_is_said_with_where_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -93,3 +96,17 @@ def test_state_is_read_without_running_terraform(tmp_path: Path) -> None:
 
     state.write_text(json.dumps({"outputs": {}, "resources": [data]}))
     assert (terraform.has_state, terraform.results_bucket()) == (False, None)
+
+
+def test_commands_and_file_of_the_walk_through_describe_a_fleet(tmp_path: Path) -> None:
+    (file,) = re.findall(r"^```yaml\n(.*?)^```", DOCS, re.MULTILINE | re.DOTALL)
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "mine.yaml").write_text(file)
+    typed = [shlex.split(arguments) for arguments in re.findall(r'^make [a-z-]+ ARGS="(.*)"$', DOCS, re.MULTILINE)]
+
+    assert len(typed) == 4
+    for flag, folder, *overrides in typed:
+        assert (flag, folder) == ("--config-dir", "my_conf")
+        found = context(compose(overrides, tmp_path), Console(), tmp_path)
+        assert (found.workers[0][0].instance_type, found.budget_usd) == ("r8i.16xlarge", 60)
+        assert found.fleet.ttl_hours == 4

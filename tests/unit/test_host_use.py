@@ -1,5 +1,6 @@
 """What other processes did to a block, from two readings."""
 
+import os
 import subprocess
 import sys
 import time
@@ -77,6 +78,31 @@ def test_engine_and_its_children_are_not_others() -> None:
         engine.wait()
 
     assert own_s > 0.1
+
+
+def test_reading_of_one_cpu_counts_what_runs_on_it_alone() -> None:
+    cpu = max(os.sched_getaffinity(0))
+    loop = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
+    busy = subprocess.Popen([sys.executable, "-c", loop])
+    try:
+        before = HostReading.take(os.getpid(), [cpu])
+        while sum(psutil.Process(busy.pid).cpu_times()[:2]) < 0.3:
+            time.sleep(0.01)
+        found = host_use(before, HostReading.take(os.getpid(), [cpu]))
+    finally:
+        busy.kill()
+        busy.wait()
+
+    assert found.num_cpus == 1
+    assert 0 < found.other_cpu_cores <= 1.1
+
+
+def test_readings_of_all_cpus_add_up_to_the_whole_machine() -> None:
+    each = HostReading.take(os.getpid(), range(os.cpu_count() or 1))
+    whole = HostReading.take(os.getpid())
+
+    assert each.num_cpus == whole.num_cpus
+    assert each.busy_s == pytest.approx(whole.busy_s, rel=0.01, abs=1)
 
 
 def test_engine_that_is_gone_is_no_error() -> None:

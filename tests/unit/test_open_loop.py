@@ -62,3 +62,18 @@ def test_one_late_request_of_many_is_recorded_and_does_no_harm() -> None:
 
     assert facts.max_lateness_s == pytest.approx(0.3)
     assert late_client(facts) is None
+
+
+def test_long_block_is_judged_by_some_of_its_requests() -> None:
+    due = [0.1 * index for index in range(30_000)]
+
+    assert open_loop_of(due, due, [1.5 * time + 1 for time in due]).latency_growth == pytest.approx(0.5)
+
+
+def test_burst_that_ends_together_does_not_say_that_the_server_keeps_up() -> None:
+    due = [0.025 * index for index in range(24)]
+
+    facts = open_loop_of(due, due, [3.0] * 24)
+
+    assert facts.latency_growth == pytest.approx(-1)
+    assert facts.is_saturated is None

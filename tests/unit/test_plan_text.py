@@ -11,7 +11,7 @@ from rich.console import Console
 from orchestrator import plan_text
 from orchestrator.compose import compose
 from orchestrator.config import SweepConfig
-from orchestrator.errors import HubUnavailable, PromptsUnavailable
+from orchestrator.errors import ConfigError, HubUnavailable, PromptsUnavailable
 from orchestrator.plan import PromptSet, plan_sweep
 from orchestrator.plan_text import load_prompts, print_plan
 
@@ -118,3 +118,43 @@ def test_prompts_have_room_for_the_output(demo: SweepConfig) -> None:
 
     assert prompts.num_too_long > 0
     assert all(prompt.num_tokens is not None and prompt.num_tokens <= 24 for prompt in prompts.prompts)
+
+
+@pytest.mark.usefixtures("counted")
+def test_plan_says_whether_it_fits_and_what_it_takes_at_80_columns(demo: SweepConfig) -> None:
+    text, warnings = printed(demo)
+
+    counted = " ".join(text.split())
+    assert "memory: fits: weights 0.0055 GB + drafter 0.0028 GB + KV cache 1.1 GB" in counted
+    assert "wall time, min" in counted
+    assert "It rests on the roofline: 5.5 MB of weights at" in counted
+    assert "USD" not in counted
+    assert warnings == ""
+
+
+@pytest.mark.usefixtures("counted")
+def test_plan_gives_dollars_and_warns_of_the_budget_where_there_is_a_price(demo: SweepConfig) -> None:
+    priced = demo.hardware.model_copy(update={"usd_per_hour": 4.0, "spot_usd_per_hour": 1.0})
+    cluster = demo.cluster.model_copy(update={"budget_usd": 0.01})
+
+    text, warnings = printed(demo.model_copy(update={"hardware": priced, "cluster": cluster}))
+
+    assert "USD on spot" in text
+    assert "`sweep` would refuse to start: cluster.budget_usd=0.01" in " ".join(warnings.split())
+
+
+@pytest.mark.usefixtures("counted")
+def test_model_of_unknown_size_has_a_plan_without_an_estimate(demo: SweepConfig) -> None:
+    unknown = demo.model.model_copy(update={"parameters_billion": None})
+
+    text = " ".join(printed(demo.model_copy(update={"model": unknown}))[0].split())
+
+    assert "memory: unknown: weights not known" in text
+    assert "no estimate of time and cost: model.parameters_billion is not given" in text
+
+
+def test_model_that_cannot_fit_is_refused_before_prompts_are_read(demo: SweepConfig) -> None:
+    small = demo.hardware.model_copy(update={"memory_gb": 2.0})
+
+    with pytest.raises(ConfigError, match="'demo' does not fit into the memory of hardware 'local'"):
+        printed(demo.model_copy(update={"hardware": small}))

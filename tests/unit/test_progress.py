@@ -48,7 +48,7 @@ def table(progress: Progress) -> str:
 
 def test_not_a_terminal_gets_one_line_a_visit_and_no_control_codes(board: Board) -> None:
     out = console(terminal=False)
-    with show_progress(board, out):
+    with show_progress([board], out):
         for event in answers(board.plan, start(board)):
             board.take(event)
 
@@ -134,7 +134,7 @@ def test_block_that_is_sent_twice_is_counted_once(board: Board) -> None:
 
 def test_terminal_gets_a_live_table_that_is_gone_afterwards(board: Board) -> None:
     out = console(terminal=True)
-    with show_progress(board, out):
+    with show_progress([board], out):
         pass
 
     assert "0 of 16 blocks" in text(out)

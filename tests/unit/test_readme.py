@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.compose import compose
+from orchestrator.compose import compose_all
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 OVERRIDES = [
@@ -21,4 +21,4 @@ def test_commands_are_found() -> None:
 
 @pytest.mark.parametrize("overrides", OVERRIDES)
 def test_command_of_the_readme_composes(overrides: str) -> None:
-    compose(shlex.split(overrides.replace("HEAD:", "head:")))
+    compose_all(shlex.split(overrides.replace("HEAD:", "head:")))

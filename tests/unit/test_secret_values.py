@@ -41,3 +41,7 @@ def test_values_are_blotted_out_whole_and_paths_and_short_words_left() -> None:
     text = redacted("abcdefgh-and-more abcdefgh /run/specsweep/token short", secrets_of(environment))
 
     assert text == "[redacted] [redacted] /run/specsweep/token short"
+
+
+def test_a_server_without_a_key_has_nothing_to_blot_out() -> None:
+    assert redacted("all of it", [""]) == "all of it"

@@ -22,6 +22,7 @@ MANDATORY = {
     "dataset/request_log.yaml": ["datasets.request_log.data_files=log.jsonl"],
     "cluster/address.yaml": ["cluster.address=10.0.0.1:6379"],
     "cluster/aws.yaml": ["cluster.aws.head_image=own/head:1", "cluster.aws.worker_image=own/worker:1"],
+    "server/external.yaml": ["server.url=http://127.0.0.1:8000"],
     "tracking/server.yaml": ["tracking.uri=http://127.0.0.1:5000"],
 }
 """What a user must give with a file that leaves a value open (`???`)."""

@@ -1,0 +1,114 @@
+"""How an engine is started on this node: as a process of ours, or in a container (`server.launcher`)."""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from orchestrator.records import ServerSpec
+from tasks.server_command import (
+    engine_command,
+    is_local,
+    openmp_library,
+    serve_arguments,
+    server_argv,
+    server_env,
+)
+from tasks.server_http import HOST
+
+INSPECT_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command, its whole environment, and what ends what is no process of this node's."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    afterwards: Sequence[str] = ()
+    inspect: Sequence[str] = field(default=())
+    """Prints the engine's process id as this node sees it; empty: it is the command's."""
+
+    def engine_pid(self, started_pid: int) -> int:
+        """The engine's first process; the command's where the container does not tell."""
+        if not self.inspect:
+            return started_pid
+        done = subprocess.run(self.inspect, capture_output=True, text=True, timeout=INSPECT_TIMEOUT_S, check=False)
+        pid = done.stdout.strip()
+        return int(pid) if done.returncode == 0 and pid.isdecimal() and int(pid) > 0 else started_pid
+
+
+def launch_of(
+    spec: ServerSpec,
+    *,
+    name: str,
+    port: int,
+    api_key: str,
+    cpus: str | None,
+    model_path: str,
+    speculative_config: Mapping[str, JsonValue] | None,
+) -> Launch:
+    """The command for `spec` on that loopback port.
+
+    Raises:
+        EngineNotFound: its executable does not exist.
+    """
+    models: dict[str, Any] = {"model_path": model_path, "speculative_config": speculative_config}
+    if spec.launcher == "docker":
+        return _in_container(spec, name=name, port=port, api_key=api_key, cpus=cpus, **models)
+    argv = server_argv(spec, host=HOST, port=port, **models)
+    env = server_env(spec, api_key=api_key, openmp=openmp_library(spec), inherited=os.environ, **models)
+    return Launch(argv, env)
+
+
+def _in_container(
+    spec: ServerSpec,
+    *,
+    name: str,
+    port: int,
+    api_key: str,
+    cpus: str | None,
+    model_path: str,
+    speculative_config: Mapping[str, JsonValue] | None,
+) -> Launch:
+    """`docker run` in the form of vLLM's CPU guide. The key travels by name, not in the command; `docker rm --force`
+    is for a container whose command was killed before it could end it."""
+    docker, *global_flags = engine_command(spec)
+    env = server_env(
+        spec,
+        api_key=api_key,
+        openmp=None,  # the image preloads its own
+        inherited={},
+        model_path=model_path,
+        speculative_config=speculative_config,
+    )
+    drafter = str((speculative_config or {}).get("model", ""))
+    folders = dict.fromkeys(_mounted(path) for path in (model_path, drafter) if path and is_local(path))
+    argv = [
+        *(docker, *global_flags, "run", "--rm", "--init", "--name", name),
+        *("--ipc=host", "--cap-add=SYS_NICE", "--security-opt", "seccomp=unconfined"),
+        *(("--cpuset-cpus", cpus) if cpus else ()),
+        *("-p", f"{HOST}:{port}:{port}"),
+        *(part for key in env for part in ("-e", key)),
+        *(part for folder in folders for part in ("-v", f"{folder}:{folder}:ro")),
+        str(spec.image),
+        *(model_path, "--host", "0.0.0.0", "--port", str(port), "--disable-uvicorn-access-log"),
+        *serve_arguments(spec, model_path=model_path, speculative_config=speculative_config),
+        *spec.extra_args,
+    ]
+    return Launch(
+        argv,
+        env={**os.environ, **env},
+        afterwards=[docker, *global_flags, "rm", "--force", name],
+        inspect=[docker, *global_flags, "inspect", "--format", "{{.State.Pid}}", name],
+    )
+
+
+def _mounted(path: str) -> str:
+    """The folder to mount for a model: of one in the Hugging Face cache all of it, whose snapshots are links."""
+    folder = Path(path).expanduser().absolute()
+    return str(folder.parents[1]) if folder.parent.name == "snapshots" else str(folder)
