@@ -142,7 +142,7 @@ def report(where: Where = None, results_dir: ResultsDir = Path("results")) -> No
     selection = found.selection()
     if selection is None:
         raise ConfigError(f"{found.path} has no selection.json yet; `orchestrator select` makes one from its ledger")
-    for path in write_report(found.path, selection, found.plan(), found.ledger()):
+    for path in write_report(found.path, selection, found.plan(), found.ledger(), found.config().model):
         out.print(str(path), soft_wrap=True, highlight=False)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from orchestrator.config import Model
 from orchestrator.display import DASH, headline, recommendation_scope
 from orchestrator.ledger import LedgerView
 from orchestrator.outputs import compare_outputs
@@ -17,10 +18,16 @@ from orchestrator.selection import Selection
 from orchestrator.sweep_dir import SweepDir
 
 
-def write_report(sweep_dir: Path, selection: Selection, plan: Plan, ledger: LedgerView) -> list[Path]:
-    """Write the report into `sweep_dir` and return the files, the HTML first."""
+def write_report(
+    sweep_dir: Path, selection: Selection, plan: Plan, ledger: LedgerView, model: Model | None = None
+) -> list[Path]:
+    """Write the report into `sweep_dir` and return the files, the HTML first.
+
+    Args:
+        model: what is known of it, for the roofline; None leaves that out.
+    """
     outputs = compare_outputs(plan, ledger.valid_blocks(), SweepDir(sweep_dir).read_raw)
-    view = build_view(selection, plan, ledger, outputs)
+    view = build_view(selection, plan, ledger, outputs, model)
     paths = []
     for name in ("report.html", "report.md"):
         path = sweep_dir / name

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.config import Model
 from orchestrator.display import DASH, DecisionRow, decision_row, duration, interval, percent
 from orchestrator.ledger import LedgerView
 from orchestrator.outputs import OutputMatch
@@ -23,8 +24,9 @@ from orchestrator.report_tables import (
     title_of,
     validity_tables,
 )
-from orchestrator.report_why import step_table
+from orchestrator.report_why import roofline_table, step_table
 from orchestrator.report_words import by_dataset, crossover_sentence, decision_sentences, next_commands
+from orchestrator.roofline import achieved
 from orchestrator.selection import Crossover, Selection, WorkloadResult
 from orchestrator.time_split import TimeSplit, time_split
 from orchestrator.validity import Unstable, failed_visits, unstable_nodes, void_blocks
@@ -63,6 +65,8 @@ class ReportView:
     best_map: Plot | None
     mixes: TableView | None
     confirmations: TableView | None
+    roofline: TableView | None
+    """None where weights, bandwidth or step times are not known."""
     outputs_summary: str | None
     """Whether the outputs equal the baseline's; None where nothing was measured that compares."""
     validity: Sequence[TableView]
@@ -109,6 +113,7 @@ def build_view(
     plan: Plan,
     ledger: LedgerView,
     outputs: Sequence[OutputMatch],
+    model: Model | None,
 ) -> ReportView:
     prices = (arm.usd_per_million_output_tokens for workload in selection.workloads for arm in workload.arms)
     has_prices = any(price is not None for price in prices)
@@ -116,8 +121,9 @@ def build_view(
     groups = by_dataset(selection)
     crossovers = {found.dataset: found for found in selection.crossovers}
     concurrency = [_concurrency_view(group, crossovers.get(group[0].dataset)) for group in groups if len(group) > 1]
-    sessions = ledger.sessions()
-    split = time_split(sessions, ledger.visits(), ledger.blocks())
+    sessions, visits = ledger.sessions(), ledger.visits()
+    roofline = achieved(model, selection.workloads, visits) if model else []
+    split = time_split(sessions, visits, ledger.blocks())
     return ReportView(
         selection=selection,
         plan=plan,
@@ -130,6 +136,7 @@ def build_view(
         best_map=best_map(groups, "best-setting") if concurrency else None,
         mixes=mix_table(selection) if selection.mixes else None,
         confirmations=confirmation_table(selection) if selection.confirmations else None,
+        roofline=roofline_table(roofline) if roofline else None,
         validity=validity_tables(selection, plan, ledger, outputs),
         outputs_summary=_outputs_summary(plan, outputs),
         time=time_table(split),

@@ -195,7 +195,7 @@ def decide_and_report(sweep_dir: SweepDir) -> Selection:
         recommendation=_recommendation(decided, engine, visits),
     )
     sweep_dir.write_selection(selection)
-    write_report(sweep_dir.path, selection, plan, ledger)
+    write_report(sweep_dir.path, selection, plan, ledger, config.model)
     return selection
 
 
