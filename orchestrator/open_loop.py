@@ -40,13 +40,14 @@ def open_loop_of(due_s: Sequence[float], sent_s: Sequence[float], end_s: Sequenc
     """From the times of at least one request, in the order they were due, in seconds from one start."""
     lateness = [sent - due for sent, due in zip(sent_s, due_s, strict=True)]
     span_s = due_s[-1] - due_s[0]
-    growth = _growth(due_s, [end - due for end, due in zip(end_s, due_s, strict=True)])
+    latency_s = [end - due for end, due in zip(end_s, due_s, strict=True)]
+    growth = _growth(due_s, latency_s)
     return OpenLoop(
         offered_requests_per_s=(len(due_s) - 1) / span_s if span_s > 0 else None,
         median_lateness_s=median(lateness),
         max_lateness_s=max(lateness),
         latency_growth=growth,
-        is_saturated=None if growth is None else growth > MAX_LATENCY_GROWTH,
+        is_saturated=_is_saturated(growth, (1 - RAMP_UP) * span_s, median(latency_s)),
     )
 
 
@@ -60,6 +61,13 @@ def late_client(facts: OpenLoop) -> str | None:
         f"requests were sent {1000 * facts.median_lateness_s:.3g} ms after they were due (median; at most "
         f"{1000 * allowed_s:.3g} ms are allowed): the node has no CPU left for the load generator"
     )
+
+
+def _is_saturated(growth: float | None, settled_span_s: float, latency_s: float) -> bool | None:
+    """A burst that has arrived before its first requests end shows no growth however much it is: all end together."""
+    if growth is None or growth > MAX_LATENCY_GROWTH:
+        return None if growth is None else True
+    return False if settled_span_s > latency_s else None
 
 
 def _growth(due_s: Sequence[float], latency_s: Sequence[float]) -> float | None:

@@ -65,6 +65,8 @@ class ServerSpec(Strict):
     extra_args: tuple[str, ...]
     env: dict[str, str]
     max_num_batched_tokens: int | None = None
+    patches: tuple[str, ...] = ()
+    """Repairs that the engine is started with, by name."""
     launcher: str = "process"
     image: str | None = None
     url: str | None = None
@@ -293,6 +295,8 @@ class VisitRecord(Strict):
     node_info: NodeInfo | None = None
     thread_binding: str | None = None
     """What vLLM logs of its OpenMP threads and the CPUs they are bound to."""
+    engine_patches: tuple[str, ...] = ()
+    """Repairs that the engine's log says are applied."""
     cpu_binding: CpuBinding | None = None
     """What was bound for vLLM; None: its own choice."""
     versions: dict[str, str] | None = None

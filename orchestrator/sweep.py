@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from math import ceil
 
 from rich.console import Console
@@ -14,7 +13,6 @@ from orchestrator.board import Board
 from orchestrator.cluster_budget import over_budget
 from orchestrator.config import SweepConfig
 from orchestrator.decide import Decided, decide
-from orchestrator.defects import refuse_known_defects
 from orchestrator.deploy import bindings_of, recommend_commands
 from orchestrator.errors import ConfigError, EngineNotFound, NodeUnavailable, SweepFailed
 from orchestrator.ledger import Ledger, LedgerView
@@ -27,12 +25,13 @@ from orchestrator.policy import missing_blocks
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
 from orchestrator.record import Recorder
-from orchestrator.records import FinishedVisit, ServerSpec, SessionRecord, VisitEvent, VisitRecord
+from orchestrator.records import FinishedVisit, ServerSpec, SessionRecord, Visit, VisitEvent, VisitRecord
 from orchestrator.report import write_report
 from orchestrator.selection import Recommendation, Selection
 from orchestrator.sweep_dir import SweepDir, open_sweep
 from tasks.host import probe_node, profile_mismatch
 from tasks.model_files import pin_revisions
+from tasks.preflight import refuse_plan
 from tasks.server_command import engine_command
 from tasks.server_http import ask, can_bind
 
@@ -49,8 +48,8 @@ def check_before_start(configs: Sequence[SweepConfig], plans: Sequence[Plan]) ->
         ConfigError or one of its kind, with what to change.
     """
     config = configs[0]
-    for arm in plans[0].arms:
-        refuse_known_defects(_engine_version(config), arm.method, config.workload.temperature)
+    for each, plan in zip(configs, plans, strict=True):
+        refuse_plan(each, plan)
     if config.cluster.aws is not None and config.cluster.address is None:
         raise ConfigError(
             "cluster.aws: the fleet's nodes cannot be reached from here; `orchestrator fleet sweep` with the same "
@@ -218,7 +217,9 @@ def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console:
             board.listeners.append(_kick_between_visits(sweep.recorder))
             stack.enter_context(_session(sweep.ledger))
         nodes = stack.enter_context(ray_cluster(sweeps[0].config.cluster, kinds))
-        stack.enter_context(show_progress(boards, console))
+        stack.enter_context(
+            show_progress([(each.config, board) for each, board in zip(sweeps, boards, strict=True)], console)
+        )
         from orchestrator.schedule import run_visits  # after ray_cluster has set what Ray reads at import
         from orchestrator.search import Drive
 
@@ -245,10 +246,10 @@ def _session(ledger: Ledger) -> Iterator[None]:
         ledger.append(SessionRecord(started_utc=started, wall_s=time.monotonic() - begun))
 
 
-def _kick_between_visits(recorder: Recorder) -> Callable[[VisitEvent], None]:
+def _kick_between_visits(recorder: Recorder) -> Callable[[Visit | VisitEvent], None]:
     """MLflow is written while the next server starts, never beside a measured block of the same machine."""
 
-    def listener(event: VisitEvent) -> None:
+    def listener(event: Visit | VisitEvent) -> None:
         if isinstance(event, FinishedVisit):
             recorder.kick()
 
@@ -284,14 +285,3 @@ def _what_is_missing(plan: Plan, ledger: LedgerView, sweep_dir: SweepDir) -> str
         f"not everything could be measured. {'; '.join(reasons) or 'no node was left'}. "
         f"What was measured is in {sweep_dir.path}; the same command tries the rest again"
     )
-
-
-def _engine_version(config: SweepConfig) -> str | None:
-    """Of the engine in this environment; None where another one will serve, which then reports its own."""
-    own = config.server.launcher == "process" and config.server.command is None
-    if not own or config.cluster.address is not None:
-        return None
-    try:
-        return version("vllm")
-    except PackageNotFoundError:
-        return None

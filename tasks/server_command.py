@@ -113,10 +113,17 @@ def server_env(
         env["LD_PRELOAD"] = ":".join(filter(None, [str(openmp), env.get("LD_PRELOAD")]))
     if spec.omp_threads_bind is not None:
         env["VLLM_CPU_OMP_THREADS_BIND"] = spec.omp_threads_bind
+    if spec.patches:
+        env["VLLM_PLUGINS"] = plugins(spec)
     drafter = (speculative_config or {}).get("model")
     if is_local(model_path) and (drafter is None or is_local(str(drafter))):
         env["HF_HUB_OFFLINE"] = "1"
-    return env | spec.env
+    return env | {name: value for name, value in spec.env.items() if name != "VLLM_PLUGINS" or not spec.patches}
+
+
+def plugins(spec: ServerSpec) -> str:
+    """VLLM_PLUGINS: the patches, and what `server.env` names besides. Without either vLLM loads all that it finds."""
+    return ",".join([*filter(None, [spec.env.get("VLLM_PLUGINS")]), *spec.patches])
 
 
 def openmp_library(spec: ServerSpec) -> Path | None:

@@ -48,6 +48,7 @@ PURE_NAMES = [
 PURE_NAMES += ["safe_names", "secret_values", "suggest", "time_split", "validity"]
 PURE_NAMES += ["adaptive", "evidence", "policies", "predict", "step_time", "worth"]
 PURE_NAMES += ["budget", "optuna_search"]
+PURE_NAMES += ["defects", "engine_build", "methods", "runnable"]
 PURE_NAMES += ["compare_sweeps", "deployment"]
 PURE_NAMES += ["break_even", "step_cost", "why"]
 PURE_NAMES += ["fleet_money"]

@@ -68,3 +68,12 @@ def test_long_block_is_judged_by_some_of_its_requests() -> None:
     due = [0.1 * index for index in range(30_000)]
 
     assert open_loop_of(due, due, [1.5 * time + 1 for time in due]).latency_growth == pytest.approx(0.5)
+
+
+def test_burst_that_ends_together_does_not_say_that_the_server_keeps_up() -> None:
+    due = [0.025 * index for index in range(24)]
+
+    facts = open_loop_of(due, due, [3.0] * 24)
+
+    assert facts.latency_growth == pytest.approx(-1)
+    assert facts.is_saturated is None
