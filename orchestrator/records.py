@@ -323,6 +323,8 @@ class SessionRecord(Strict):
     started_utc: str
     wall_s: float
     """Driver time from start to the end of measuring, seconds."""
+    command: str | None = None
+    """What was typed; None in ledgers from before it was kept."""
 
 
 class Visit(Strict):
