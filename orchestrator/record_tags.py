@@ -54,7 +54,7 @@ def sweep_params(evidence: Evidence) -> dict[str, str]:
             "model": config.model.name,
             "target": config.model.target,
             "dtype": config.model.dtype,
-            "method": config.speculation.method,
+            "method": ", ".join(config.methods) or "none",
             "arms": ", ".join(arm.name for arm in plan.arms),
             "datasets": ", ".join(config.datasets),
             config.workload.axis: ", ".join(map(str, config.workload.levels)),
