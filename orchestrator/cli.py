@@ -55,6 +55,9 @@ AcceptanceLength = Annotated[
     str | None,
     typer.Option(help="Or only its acceptance length and the k that it was published for: 6.93@15", metavar="LENGTH@K"),
 ]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Go on until the sweep ends; Ctrl-C stops watching, not the sweep")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="For scripts")]
 TrackingUri = Annotated[str | None, typer.Option(help="Another MLflow than the one the sweep was configured with")]
 
@@ -112,6 +115,16 @@ def doctor(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: A
         sys.stdout.write(json.dumps([check.model_dump() for check in checks], indent=2) + "\n")
     if any(check.status == "failure" for check in checks):
         raise typer.Exit(ConfigError.exit_code)
+
+
+@app.command()
+def status(
+    where: Where = None, results_dir: ResultsDir = Path("results"), watch: Watch = False, as_json: AsJson = False
+) -> None:
+    """What a running sweep is doing: nodes, leaders so far, time and cost. From any terminal that sees its folder."""
+    from orchestrator.status import show_status
+
+    show_status(find_sweep(results_dir, where), out, watch=watch, as_json=as_json)
 
 
 @app.command()

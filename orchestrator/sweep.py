@@ -25,7 +25,7 @@ from orchestrator.policy import missing_blocks
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
 from orchestrator.record import Recorder
-from orchestrator.records import FinishedVisit, ServerSpec, SessionRecord, VisitEvent, VisitRecord
+from orchestrator.records import FinishedVisit, ServerSpec, SessionRecord, Visit, VisitEvent, VisitRecord
 from orchestrator.report import write_report
 from orchestrator.selection import Recommendation, Selection
 from orchestrator.sweep_dir import SweepDir, open_sweep
@@ -217,7 +217,9 @@ def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console:
             board.listeners.append(_kick_between_visits(sweep.recorder))
             stack.enter_context(_session(sweep.ledger))
         nodes = stack.enter_context(ray_cluster(sweeps[0].config.cluster, kinds))
-        stack.enter_context(show_progress(boards, console))
+        stack.enter_context(
+            show_progress([(each.config, board) for each, board in zip(sweeps, boards, strict=True)], console)
+        )
         from orchestrator.schedule import run_visits  # after ray_cluster has set what Ray reads at import
         from orchestrator.search import Drive
 
@@ -244,10 +246,10 @@ def _session(ledger: Ledger) -> Iterator[None]:
         ledger.append(SessionRecord(started_utc=started, wall_s=time.monotonic() - begun))
 
 
-def _kick_between_visits(recorder: Recorder) -> Callable[[VisitEvent], None]:
+def _kick_between_visits(recorder: Recorder) -> Callable[[Visit | VisitEvent], None]:
     """MLflow is written while the next server starts, never beside a measured block of the same machine."""
 
-    def listener(event: VisitEvent) -> None:
+    def listener(event: Visit | VisitEvent) -> None:
         if isinstance(event, FinishedVisit):
             recorder.kick()
 
