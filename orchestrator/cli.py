@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shlex
 import signal
 import sys
@@ -143,7 +142,7 @@ def report(where: Where = None, results_dir: ResultsDir = Path("results")) -> No
     selection = found.selection()
     if selection is None:
         raise ConfigError(f"{found.path} has no selection.json yet; `orchestrator select` makes one from its ledger")
-    for path in write_report(found.path, selection, found.plan(), found.ledger()):
+    for path in write_report(found.path, selection, found.plan(), found.ledger(), found.config().model):
         out.print(str(path), soft_wrap=True, highlight=False)
 
 
@@ -307,7 +306,7 @@ def _measure(configs: Sequence[SweepConfig]) -> None:
 def _decide(found: SweepDir) -> None:
     from orchestrator.sweep import decide_and_report
 
-    selection = decide_and_report(found, f"orchestrator select {shlex.quote(os.fspath(found.path))}")
+    selection = decide_and_report(found)
     _print_selection(selection, found)
 
 

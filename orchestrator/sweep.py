@@ -108,9 +108,7 @@ class _Open:
     recorder: Recorder
 
 
-def run_sweeps(
-    configs: Sequence[SweepConfig], console: Console, repeat_command: str
-) -> list[tuple[SweepDir, Selection]]:
+def run_sweeps(configs: Sequence[SweepConfig], console: Console, command: str) -> list[tuple[SweepDir, Selection]]:
     """Measure what is missing, then decide and report; several sweeps at the same time, each on its own hardware.
 
     Args:
@@ -135,8 +133,8 @@ def run_sweeps(
             with ExitStack() as fleets:
                 for sweep in sweeps:
                     fleets.enter_context(_fleet(sweep.config, sweep.sweep_dir, console))
-                _measure(sweeps, prompts, console)
-                finished = [(sweep.sweep_dir, decide_and_report(sweep.sweep_dir, repeat_command)) for sweep in sweeps]
+                _measure(sweeps, prompts, console, command)
+                finished = [(sweep.sweep_dir, decide_and_report(sweep.sweep_dir)) for sweep in sweeps]
             deadline_s = RECORD_DEADLINE_S
         finally:
             for unrecorded in [sweep.recorder.close(deadline_s) for sweep in sweeps]:
@@ -172,7 +170,7 @@ def require_complete(sweep_dirs: Sequence[SweepDir]) -> None:
         raise SweepFailed("\n".join(missing))
 
 
-def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
+def decide_and_report(sweep_dir: SweepDir) -> Selection:
     """Select from what is measured so far and write selection.json and the report."""
     config, plan, ledger = sweep_dir.config(), sweep_dir.plan(), sweep_dir.ledger()
     visits = ledger.visits()
@@ -197,7 +195,7 @@ def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
         recommendation=_recommendation(decided, engine, visits),
     )
     sweep_dir.write_selection(selection)
-    write_report(sweep_dir.path, selection, plan, ledger, repeat_command)
+    write_report(sweep_dir.path, selection, plan, ledger, config.model)
     return selection
 
 
@@ -206,7 +204,7 @@ def _recommendation(decided: Decided, engine: str | None, visits: Sequence[Visit
     return recommend_commands(arm, engine, decided.reason, bindings_of(arm.server, visits)) if arm else None
 
 
-def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console: Console) -> None:
+def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console: Console, command: str) -> None:
     from orchestrator.cluster import ray_cluster  # Ray takes seconds to import: only when something runs
 
     boards = [Board(each.plan, policy_for(each.config), each.ledger, each.sweep_dir) for each in sweeps]
@@ -215,7 +213,7 @@ def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console:
     with ExitStack() as stack:
         for sweep, board in zip(sweeps, boards, strict=True):
             board.listeners.append(_kick_between_visits(sweep.recorder))
-            stack.enter_context(_session(sweep.ledger))
+            stack.enter_context(_session(sweep.ledger, command))
         nodes = stack.enter_context(ray_cluster(sweeps[0].config.cluster, kinds))
         stack.enter_context(
             show_progress([(each.config, board) for each, board in zip(sweeps, boards, strict=True)], console)
@@ -238,12 +236,12 @@ def _pin_revisions(sweeps: Sequence[_Open]) -> list[dict[str, str]]:
 
 
 @contextmanager
-def _session(ledger: Ledger) -> Iterator[None]:
+def _session(ledger: Ledger, command: str) -> Iterator[None]:
     started, begun = datetime.now(UTC).isoformat(), time.monotonic()
     try:
         yield
     finally:
-        ledger.append(SessionRecord(started_utc=started, wall_s=time.monotonic() - begun))
+        ledger.append(SessionRecord(started_utc=started, wall_s=time.monotonic() - begun, command=command))
 
 
 def _kick_between_visits(recorder: Recorder) -> Callable[[Visit | VisitEvent], None]:
