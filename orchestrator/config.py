@@ -16,6 +16,11 @@ IMAGE = r"^[a-z0-9][A-Za-z0-9._:/@-]*$"
 """A container image: registry/repository:tag or @sha256:digest."""
 
 
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+Setting = str | int | float | bool
+"""A value on an axis of `space`."""
+
+
 class Strict(BaseModel):
     """Frozen, unknown keys refused."""
 
@@ -122,7 +127,7 @@ class Model(Strict):
     revision: str | None = None
     drafters: dict[str, Drafter] = {}
     """Speculation method -> drafter."""
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
+    dtype: Dtype = "bfloat16"
     max_model_len: PositiveInt
     chat_template_kwargs: dict[str, JsonValue] = {}
     trust_remote_code: bool = False
@@ -360,8 +365,12 @@ class Server(Strict):
     """Tokens that one step of the engine works on at most, prompts and drafts included; None leaves it to vLLM."""
     enforce_eager: bool = False
     enable_prefix_caching: bool = False
+    enable_chunked_prefill: bool | None = None
+    """Whether long prompts share steps with decoding requests; None leaves it to vLLM."""
     preload_openmp: bool = True
     """LD_PRELOAD the engine environment's libiomp5.so where there is one (vLLM's CPU guide)."""
+    preload_tcmalloc: bool = False
+    """LD_PRELOAD the node's libtcmalloc_minimal (vLLM's CPU guide); vLLM's container image does so by itself."""
     omp_threads_bind: str | None = None
     """VLLM_CPU_OMP_THREADS_BIND, for example `0-31` or `nobind`; None: as hardware.server_per and reserved_cores say,
     where they say anything, else left to vLLM."""
@@ -422,6 +431,19 @@ class Space(Strict):
     max_num_seqs: tuple[PositiveInt, ...] = ()
     max_num_batched_tokens: tuple[PositiveInt, ...] = ()
     enforce_eager: tuple[bool, ...] = ()
+    reserved_cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """As hardware.reserved_cores."""
+    dtype: tuple[Dtype, ...] = ()
+    """As model.dtype. Outputs then differ from the baseline's by rounding alone."""
+    kv_cache_gib: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    enable_prefix_caching: tuple[bool, ...] = ()
+    enable_chunked_prefill: tuple[bool, ...] = ()
+    preload_openmp: tuple[bool, ...] = ()
+    preload_tcmalloc: tuple[bool, ...] = ()
+    draft_tensor_parallel_size: tuple[PositiveInt, ...] = ()
+    """Of the drafter, in speculative_config; 1 or the target's."""
+    draft_attention_backend: tuple[str, ...] = ()
+    """Of the drafter, as vLLM names it in speculative_config.attention_backend."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -436,7 +458,7 @@ class Space(Strict):
         return values
 
     @property
-    def axes(self) -> dict[str, tuple[str | int | bool, ...]]:
+    def axes(self) -> dict[str, tuple[Setting, ...]]:
         """The server keys that vary, each with its values."""
         return {key: values for key in type(self).model_fields if (values := getattr(self, key))}
 

@@ -10,12 +10,13 @@ from orchestrator.budget import Budget
 from orchestrator.config import Fleet, Hardware, SweepConfig
 from orchestrator.errors import ConfigError
 from orchestrator.memory import weights_gb
+from orchestrator.methods import METHODS
 from orchestrator.past_times import PastTimes
 from orchestrator.plan import Plan
 from orchestrator.policies import policy_for
 from orchestrator.policy import num_first
 from orchestrator.records import Arm, Block, WorkloadCell
-from orchestrator.token_time import FREE_METHODS, OF_COPIES, OF_PEAK, Range, Roofline, total
+from orchestrator.token_time import OF_COPIES, OF_PEAK, Range, Roofline, total
 
 START_S = (18.0, 60.0)
 """A server's start and stop and the node's probe besides loading weights: 20 to 24 s with warm caches on two cores, 51
@@ -245,7 +246,7 @@ class _Times:
 
     def _roofline_text(self) -> str:
         drafters = self._config.model.drafters
-        drafting = [drafters.get(method) for method in self._config.methods if method not in FREE_METHODS]
+        drafting = [drafters.get(method) for method in self._config.methods if METHODS[method].passes != "none"]
         reads = self._rooflines["none"].reads_gb_per_s
         text = f"the roofline: {_weights(weights_gb(self._config.model))} at {reads.low:,.0f} to {reads.high:,.0f} GB/s"
         if any(drafter is None or drafter.weight_gb is None for drafter in drafting):

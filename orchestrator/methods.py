@@ -48,6 +48,8 @@ class MethodEntry:
     """Every step drafts k tokens; False: up to k, and none where nothing was found."""
     beyond_block: int | None = None
     """k is at most the drafter's block_size minus this; None: no block."""
+    passes: Literal["none", "one", "each"] = "one"
+    """Passes of a drafting model in a step: none where tokens are looked up, one for a block, or one for each token."""
     takes_schedule: bool = False
     """num_speculative_tokens_per_batch_size changes k on CPU."""
     package: str | None = None
@@ -81,15 +83,17 @@ def _needs_v2(what: str) -> tuple[Refusal, ...]:
 METHODS: dict[str, MethodEntry] = {
     entry.name: entry
     for entry in (
-        MethodEntry("none", simplicity=0),
+        MethodEntry("none", simplicity=0, passes="none"),
         MethodEntry(
             "ngram",
+            passes="none",
             simplicity=1,
             parameters=("prompt_lookup_max", "prompt_lookup_min"),
             drafts_exactly=False,
         ),
         MethodEntry(
             "suffix",
+            passes="none",
             simplicity=2,
             parameters=(
                 "suffix_decoding_max_tree_depth",
@@ -103,8 +107,8 @@ METHODS: dict[str, MethodEntry] = {
                 "Arctic Inference is required for suffix decoding. Install via `pip install arctic-inference==0.1.1`."
             ),
         ),
-        MethodEntry("mtp", simplicity=3, drafter="optional"),
-        MethodEntry("eagle3", simplicity=4, drafter="needed"),
+        MethodEntry("mtp", simplicity=3, drafter="optional", passes="each"),
+        MethodEntry("eagle3", simplicity=4, drafter="needed", passes="each"),
         MethodEntry("dflash", simplicity=5, drafter="needed", beyond_block=1, takes_schedule=True),
         MethodEntry(
             "dflash2",
@@ -122,6 +126,6 @@ METHODS: dict[str, MethodEntry] = {
             beyond_block=0,
             refusals=_needs_v2("dspark speculative decoding"),
         ),
-        MethodEntry("draft_model", simplicity=8, drafter="needed"),
+        MethodEntry("draft_model", simplicity=8, drafter="needed", passes="each"),
     )
 }

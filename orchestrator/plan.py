@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from orchestrator.config import Drafter, Level, Speculation, Strict, SweepConfig
+from orchestrator.config import Drafter, Level, Setting, Speculation, Strict, SweepConfig
 from orchestrator.errors import ConfigError, PromptsUnavailable
 from orchestrator.ids import canonical_id, canonical_json, content_id
 from orchestrator.load_point import prompt_set_name
@@ -171,9 +171,10 @@ def _arms(config: SweepConfig) -> tuple[Arm, ...]:
     return (baseline_arm(config), *arms)
 
 
-def _arm(config: SweepConfig, speculation: Speculation | None, k: int, settings: Mapping[str, str | int | bool]) -> Arm:
+def _arm(config: SweepConfig, speculation: Speculation | None, k: int, settings: Mapping[str, Setting]) -> Arm:
     """`speculation` is None for the baseline."""
     server = config.server
+    of_drafter = {OF_DRAFTER[key]: value for key, value in settings.items() if key in OF_DRAFTER}
     fields: dict[str, object] = {
         "launcher": server.launcher,
         "command": server.command,
@@ -188,18 +189,21 @@ def _arm(config: SweepConfig, speculation: Speculation | None, k: int, settings:
         "kv_cache_gib": server.kv_cache_gib,
         "enforce_eager": server.enforce_eager,
         "enable_prefix_caching": server.enable_prefix_caching,
+        "enable_chunked_prefill": server.enable_chunked_prefill,
         "trust_remote_code": config.model.trust_remote_code,
         "preload_openmp": server.preload_openmp,
+        "preload_tcmalloc": server.preload_tcmalloc,
         "omp_threads_bind": server.omp_threads_bind,
         "tensor_parallel_size": server.tensor_parallel_size,
         "server_per": config.hardware.server_per,
         "reserved_cores": config.hardware.reserved_cores,
-        "speculative_config": speculative_config(config, speculation, k) if speculation else None,
+        "speculative_config": {**speculative_config(config, speculation, k), **of_drafter} if speculation else None,
         "extra_args": server.extra_args,
         "env": server.env,
         "patches": server.patches,
     }
-    spec = ServerSpec.model_validate({**fields, **settings})
+    of_server = {key: value for key, value in settings.items() if key not in OF_DRAFTER}
+    spec = ServerSpec.model_validate({**fields, **of_server})
     method = speculation.method if speculation else "none"
     name = "-".join([f"{method}-k{k}" if k else method, *(_label(*setting) for setting in settings.items())])
     _require_room_in_a_step(name, spec, k)
@@ -220,12 +224,30 @@ def _arm(config: SweepConfig, speculation: Speculation | None, k: int, settings:
     )
 
 
+OF_DRAFTER = {
+    "draft_tensor_parallel_size": "draft_tensor_parallel_size",
+    "draft_attention_backend": "attention_backend",
+}
+"""Axis of `space` that is a key of speculative_config -> that key."""
 _SHORT = {
     "omp_threads_bind": "bind",
     "tensor_parallel_size": "tp",
     "max_num_seqs": "seqs",
     "max_num_batched_tokens": "tokens",
+    "reserved_cores": "reserved",
+    "dtype": "",
+    "kv_cache_gib": "kv",
+    "draft_tensor_parallel_size": "drafttp",
+    "draft_attention_backend": "draft",
 }
+_SWITCHES = {
+    "enforce_eager": ("compiled", "eager"),
+    "enable_prefix_caching": ("noprefix", "prefix"),
+    "enable_chunked_prefill": ("unchunked", "chunked"),
+    "preload_openmp": ("noiomp", "iomp"),
+    "preload_tcmalloc": ("nomalloc", "tcmalloc"),
+}
+"""Off and on."""
 
 
 def _max_num_seqs(config: SweepConfig) -> int:
@@ -234,13 +256,13 @@ def _max_num_seqs(config: SweepConfig) -> int:
     return max(MIN_MAX_NUM_SEQS, *config.workload.max_concurrency)
 
 
-def _label(key: str, value: str | int | bool) -> str:
+def _label(key: str, value: Setting) -> str:
     """A setting in an arm's name: `seqs32`, `tokens2048`, `eager`, `bind0-31`; of a binding that is long or unfit for a
     file name, its hash."""
-    if key == "enforce_eager":
-        return "eager" if value else "compiled"
-    text = str(value)
-    plain = text if re.fullmatch(r"[A-Za-z0-9-]{1,16}", text) else content_id(text)[:6]
+    if key in _SWITCHES:
+        return _SWITCHES[key][bool(value)]
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    plain = text if re.fullmatch(r"[A-Za-z0-9.-]{1,16}", text) else content_id(text)[:6]
     return _SHORT[key] + plain
 
 

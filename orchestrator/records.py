@@ -70,6 +70,8 @@ class ServerSpec(Strict):
     launcher: str = "process"
     image: str | None = None
     url: str | None = None
+    enable_chunked_prefill: bool | None = None
+    preload_tcmalloc: bool = False
     tensor_parallel_size: int = 1
     server_per: Literal["node", "numa_node"] = "node"
     reserved_cores: int = 0
