@@ -21,12 +21,12 @@ help: ## Show this list
 
 setup: $(VENV)/.installed ## Install orchestrator and engine into .venv
 
-$(VENV)/.installed: pyproject.toml $(LOCK) infra/engine/vllm-metadata/pyproject.toml
+$(VENV)/.installed: pyproject.toml $(LOCK) $(wildcard infra/engine/*/pyproject.toml)
 	@echo "Installing into $(VENV): 4.5 GB, some minutes ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) '$(TORCH)' 2>/dev/null || $(PIP) --retries 0 --index-url '$(TORCH_INDEX)' '$(TORCH)'
 	@$(PIP) --requirement $(LOCK)
-	@$(PIP) --no-build-isolation ./infra/engine/vllm-metadata --editable .
+	@$(PIP) --no-build-isolation ./infra/engine/vllm-metadata ./infra/engine/patches --editable .
 	@touch $@
 
 sweep: setup ## Measure, select and report; the demo unless ARGS says otherwise

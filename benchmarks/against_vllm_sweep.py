@@ -33,7 +33,7 @@ from orchestrator.records import Prompt, WorkloadCell
 from orchestrator.sweep_dir import find_sweep
 from orchestrator.time_split import time_split
 from tasks.server import VllmServer
-from tasks.server_command import engine_command, openmp_library, server_argv, server_env
+from tasks.server_command import engine_command, preloaded_libraries, server_argv, server_env
 from tasks.server_http import HOST, free_port
 
 READY_TIMEOUT_S = 900.0
@@ -149,7 +149,7 @@ def _their_command(plan: Plan, cells: Sequence[Cell], folder: Path) -> tuple[lis
         *("--bench-params", _json_file(folder / "bench_params.json", loads)),
         *("--output-dir", str(folder / "theirs"), "--experiment-name", "once"),
     ]
-    environment = server_env(spec, api_key="", openmp=openmp_library(spec), inherited=os.environ, **models)
+    environment = server_env(spec, api_key="", preload=preloaded_libraries(spec), inherited=os.environ, **models)
     del environment["VLLM_API_KEY"]  # their client sends none
     return command, environment
 

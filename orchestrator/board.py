@@ -27,7 +27,7 @@ class Board:
         self.plan = plan
         self.ledger = ledger
         self.policy = policy
-        self._sweep_dir = sweep_dir
+        self.sweep_dir = sweep_dir
         self._started: list[Visit] = []
         self._excused: set[str] = set()
         """Visit ids that count as no attempt, since their node failed."""
@@ -38,7 +38,8 @@ class Board:
         self.running: dict[str, Visit] = {}
         """Visit id -> visit."""
         self._leaving: set[str] = set()
-        self.listeners: list[Callable[[VisitEvent], None]] = []
+        self.listeners: list[Callable[[Visit | VisitEvent], None]] = []
+        """Told of every visit that starts, and of all that comes back."""
 
     def staying(self, nodes: Collection[str]) -> set[str]:
         """Of the live `nodes` those that are not about to be taken away. One that went and came back is a new one."""
@@ -63,6 +64,7 @@ class Board:
                 visit = visit.model_copy(update={"id": f"{visit.id}-{secrets.token_hex(2)}"})
                 self._started.append(visit)
                 self.running[visit.id] = visit
+                self._tell(visit)
                 return visit
         return None
 
@@ -80,9 +82,9 @@ class Board:
             log.warning("dropped a late result of visit %s", record.visit_id)
             return
         if isinstance(event, MeasuredBlock):
-            self._sweep_dir.write_raw(record.visit_id, event.record.block_id, event.requests)
+            self.sweep_dir.write_raw(record.visit_id, event.record.block_id, event.requests)
         elif event.record.server_log:
-            self._sweep_dir.write_server_log(event.record.server_log, event.server_log)
+            self.sweep_dir.write_server_log(event.record.server_log, event.server_log)
         self.ledger.append(record)
         if isinstance(event, FinishedVisit):
             ended = self.running.pop(record.visit_id)
@@ -91,6 +93,9 @@ class Board:
             if event.record.interrupted:
                 self._leaving.add(record.node)
                 self._started.remove(ended)
+        self._tell(event)
+
+    def _tell(self, event: Visit | VisitEvent) -> None:
         for listener in self.listeners:
             listener(event)
 

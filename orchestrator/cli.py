@@ -56,6 +56,9 @@ AcceptanceLength = Annotated[
     str | None,
     typer.Option(help="Or only its acceptance length and the k that it was published for: 6.93@15", metavar="LENGTH@K"),
 ]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Go on until the sweep ends; Ctrl-C stops watching, not the sweep")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="For scripts")]
 TrackingUri = Annotated[str | None, typer.Option(help="Another MLflow than the one the sweep was configured with")]
 
@@ -116,6 +119,16 @@ def doctor(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: A
 
 
 @app.command()
+def status(
+    where: Where = None, results_dir: ResultsDir = Path("results"), watch: Watch = False, as_json: AsJson = False
+) -> None:
+    """What a running sweep is doing: nodes, leaders so far, time and cost. From any terminal that sees its folder."""
+    from orchestrator.status import show_status
+
+    show_status(find_sweep(results_dir, where), out, watch=watch, as_json=as_json)
+
+
+@app.command()
 def select(where: Where = None, results_dir: ResultsDir = Path("results")) -> None:
     """Decide again from a sweep's ledger, also while it is running; writes selection.json and the report."""
     found = find_sweep(results_dir, where)
@@ -131,7 +144,7 @@ def report(where: Where = None, results_dir: ResultsDir = Path("results")) -> No
     selection = found.selection()
     if selection is None:
         raise ConfigError(f"{found.path} has no selection.json yet; `orchestrator select` makes one from its ledger")
-    for path in write_report(found.path, selection, found.plan(), found.ledger()):
+    for path in write_report(found.path, selection, found.plan(), found.ledger(), found.config().model):
         out.print(str(path), soft_wrap=True, highlight=False)
 
 
@@ -310,7 +323,7 @@ def _measure(configs: Sequence[SweepConfig]) -> None:
 def _decide(found: SweepDir) -> None:
     from orchestrator.sweep import decide_and_report
 
-    selection = decide_and_report(found, f"orchestrator select {shlex.quote(os.fspath(found.path))}")
+    selection = decide_and_report(found)
     _print_selection(selection, found)
 
 

@@ -8,6 +8,7 @@ written plainly, with `+` or in a file.
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -26,6 +27,7 @@ from pydantic import ValidationError
 
 from orchestrator.config import SweepConfig
 from orchestrator.errors import ConfigError
+from orchestrator.methods import METHODS
 from orchestrator.suggest import explain, hint
 
 SHIPPED = "pkg://orchestrator.conf"
@@ -69,7 +71,10 @@ def compose(overrides: Sequence[str], config_dir: Path | None = None) -> SweepCo
     for override in parsed:
         _check_choice(loader, override)
     _check_datasets(loader, parsed)
-    return _validated(_plain(_load(loader, parsed)))
+    plain = _plain(_load(loader, parsed))
+    if isinstance(plain, dict):
+        plain["speculation"] = _speculations(loader, parsed, plain)
+    return _validated(plain)
 
 
 def names_in(group: str, config_dir: Path | None = None) -> list[str]:
@@ -102,6 +107,41 @@ def _plain(composed: DictConfig) -> object:
         return OmegaConf.to_container(composed, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError(_first_lines(error)) from error
+
+
+def _speculations(loader: ConfigLoaderImpl, parsed: Sequence[Override], plain: dict[str, Any]) -> object:
+    """`speculation`; of several chosen methods a list, each composed as if it were chosen alone.
+
+    A value under a method's name is that method's own: `speculation.ngram.prompt_lookup_max=4`.
+    """
+    names = _chosen(loader, parsed, "speculation")
+    found = [plain["speculation"]]
+    if len(names) > 1:
+        others = [override for override in parsed if override.key_or_group != "speculation"]
+        each = [_plain(_load(loader, [*others, _parse(f"speculation={name}")])) for name in names]
+        found = [alone["speculation"] for alone in each if isinstance(alone, dict)]
+    if not all(isinstance(one, dict) for one in found):
+        return plain["speculation"]
+    own = {name: found[0][name] for name in METHODS if name in found[0]}
+    methods = [str(one.get("method")) for one in found]
+    for name in own:
+        if name not in methods:
+            raise ConfigError(
+                f"speculation.{name}: method {name} is not chosen (chosen: {', '.join(methods)}); "
+                f"choose it with speculation=[{','.join([*methods, name])}]"
+            )
+    merged = [
+        {key: value for key, value in one.items() if key not in METHODS} | own.get(method, {})
+        for one, method in zip(found, methods, strict=True)
+    ]
+    return merged if len(merged) > 1 else merged[0]
+
+
+def _chosen(loader: ConfigLoaderImpl, parsed: Sequence[Override], group: str) -> list[str]:
+    """The names chosen from a group, by the command line or a preset."""
+    defaults = loader.compute_defaults_list("config", [_forced(loader, o) for o in parsed], RunMode.RUN).defaults
+    paths = [(each.config_path or "").partition("/") for each in defaults]
+    return [name for found, _, name in paths if found == group]
 
 
 def _validated(plain: object) -> SweepConfig:
@@ -202,7 +242,8 @@ def _load(loader: ConfigLoaderImpl, overrides: Sequence[Override]) -> DictConfig
     choices = config.hydra.runtime.choices
     OmegaConf.set_struct(config, False)
     del config["hydra"]
-    mixed = [group for group in loader.list_groups("") if group in config and group not in choices]
+    groups = [group for group in loader.list_groups("") if group != "speculation"]  # see _speculations
+    mixed = [group for group in groups if group in config and group not in choices]
     if mixed:  # Hydra lists a choice of several nowhere, and lays one over the other
         each = "; to sweep each, name them on the command line: hardware=[A,B]" if mixed[0] == "hardware" else ""
         raise ConfigError(f"{mixed[0]}: choose one, for several would be mixed into one{each}")

@@ -3,17 +3,22 @@
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_serializer, field_validator, model_validator
 
+from orchestrator.methods import METHODS, Method
 from orchestrator.secret_values import has_credentials, is_secret_name, secret_flags
 
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Level = int | float
 """How much load: concurrency, requests/s, or times the speed of a log."""
-Method = Literal["none", "dflash"]
 IMAGE = r"^[a-z0-9][A-Za-z0-9._:/@-]*$"
 """A container image: registry/repository:tag or @sha256:digest."""
+
+
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+Setting = str | int | float | bool
+"""A value on an axis of `space`."""
 
 
 class Strict(BaseModel):
@@ -122,7 +127,7 @@ class Model(Strict):
     revision: str | None = None
     drafters: dict[str, Drafter] = {}
     """Speculation method -> drafter."""
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
+    dtype: Dtype = "bfloat16"
     max_model_len: PositiveInt
     chat_template_kwargs: dict[str, JsonValue] = {}
     trust_remote_code: bool = False
@@ -190,12 +195,22 @@ class Dataset(Strict):
 
 
 class Speculation(Strict):
+    """One method with its grid of k; what the method itself is, says `methods.py`."""
+
     method: Method
     num_speculative_tokens: tuple[PositiveInt, ...] = ()
     extra: dict[str, JsonValue] = {}
     """Other keys of vLLM's speculative_config, passed on unchanged."""
     allow_beyond_block: bool = False
-    """Measure k above the drafter's block_size - 1 all the same: the engine takes it silently."""
+    """Measure k above what the drafter's block takes all the same: the engine takes it silently."""
+    # Of one method each; None leaves it to vLLM.
+    prompt_lookup_max: PositiveInt | None = None
+    prompt_lookup_min: PositiveInt | None = None
+    suffix_decoding_max_tree_depth: PositiveInt | None = None
+    suffix_decoding_max_cached_requests: Annotated[int, Field(ge=0)] | None = None
+    suffix_decoding_max_spec_factor: Annotated[float, Field(ge=0)] | None = None
+    suffix_decoding_min_token_prob: Annotated[float, Field(ge=0, le=1)] | None = None
+    dspark_draft_topk: PositiveInt | None = None
 
     @field_validator("num_speculative_tokens", mode="before")
     @classmethod
@@ -208,10 +223,29 @@ class Speculation(Strict):
             raise ValueError(f"method {self.method!r} needs at least one value in num_speculative_tokens")
         if len(set(self.num_speculative_tokens)) != len(self.num_speculative_tokens):
             raise ValueError(f"num_speculative_tokens repeats a value: {list(self.num_speculative_tokens)}")
-        taken = {"method", "model", "num_speculative_tokens"} & self.extra.keys()
-        if taken:
-            raise ValueError(f"extra must not set {sorted(taken)}: they have keys of their own")
+        taken = type(self).model_fields.keys() | {"model"}
+        if taken & self.extra.keys():
+            raise ValueError(f"extra must not set {sorted(taken & self.extra.keys())}: they have keys of their own")
         return self
+
+    @model_validator(mode="after")
+    def _parameters_are_the_methods_own(self) -> Self:
+        for owner in METHODS.values():
+            foreign = [key for key in owner.parameters if getattr(self, key) is not None and owner.name != self.method]
+            if foreign:
+                raise ValueError(
+                    f"{', '.join(foreign)}: only method {owner.name!r} reads it, but method is {self.method!r}; "
+                    f"of several methods one alone is set as speculation.{owner.name}.{foreign[0]}=VALUE"
+                )
+        low, high = self.prompt_lookup_min, self.prompt_lookup_max
+        if low and high and low > high:
+            raise ValueError(f"prompt_lookup_min={low} must be at most prompt_lookup_max={high}")
+        return self
+
+    @property
+    def parameters(self) -> dict[str, JsonValue]:
+        """The method's own keys of vLLM's speculative_config, as far as they are set."""
+        return {key: value for key in METHODS[self.method].parameters if (value := getattr(self, key)) is not None}
 
 
 class Workload(Strict):
@@ -331,8 +365,12 @@ class Server(Strict):
     """Tokens that one step of the engine works on at most, prompts and drafts included; None leaves it to vLLM."""
     enforce_eager: bool = False
     enable_prefix_caching: bool = False
+    enable_chunked_prefill: bool | None = None
+    """Whether long prompts share steps with decoding requests; None leaves it to vLLM."""
     preload_openmp: bool = True
     """LD_PRELOAD the engine environment's libiomp5.so where there is one (vLLM's CPU guide)."""
+    preload_tcmalloc: bool = False
+    """LD_PRELOAD the node's libtcmalloc_minimal (vLLM's CPU guide); vLLM's container image does so by itself."""
     omp_threads_bind: str | None = None
     """VLLM_CPU_OMP_THREADS_BIND, for example `0-31` or `nobind`; None: as hardware.server_per and reserved_cores say,
     where they say anything, else left to vLLM."""
@@ -340,6 +378,8 @@ class Server(Strict):
     """Ranks that share every layer; as many as NUMA nodes spread one server over a whole node."""
     extra_args: tuple[str, ...] = ()
     env: dict[str, str] = {}
+    patches: tuple[str, ...] = ()
+    """Named repairs of known engine defects, applied inside the engine by a plugin: see docs/methods.md."""
     ready_timeout_s: float = Field(default=900, gt=0)
     stop_grace_s: float = Field(default=10, gt=0)
 
@@ -391,6 +431,19 @@ class Space(Strict):
     max_num_seqs: tuple[PositiveInt, ...] = ()
     max_num_batched_tokens: tuple[PositiveInt, ...] = ()
     enforce_eager: tuple[bool, ...] = ()
+    reserved_cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """As hardware.reserved_cores."""
+    dtype: tuple[Dtype, ...] = ()
+    """As model.dtype. Outputs then differ from the baseline's by rounding alone."""
+    kv_cache_gib: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    enable_prefix_caching: tuple[bool, ...] = ()
+    enable_chunked_prefill: tuple[bool, ...] = ()
+    preload_openmp: tuple[bool, ...] = ()
+    preload_tcmalloc: tuple[bool, ...] = ()
+    draft_tensor_parallel_size: tuple[PositiveInt, ...] = ()
+    """Of the drafter, in speculative_config; 1 or the target's."""
+    draft_attention_backend: tuple[str, ...] = ()
+    """Of the drafter, as vLLM names it in speculative_config.attention_backend."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -405,7 +458,7 @@ class Space(Strict):
         return values
 
     @property
-    def axes(self) -> dict[str, tuple[str | int | bool, ...]]:
+    def axes(self) -> dict[str, tuple[Setting, ...]]:
         """The server keys that vary, each with its values."""
         return {key: values for key in type(self).model_fields if (values := getattr(self, key))}
 
@@ -621,7 +674,8 @@ class SweepConfig(Strict):
     hardware: Hardware
     model: Model
     datasets: dict[str, Dataset] = Field(min_length=1)
-    speculation: Speculation
+    speculation: tuple[Speculation, ...]
+    """Each method is compared with the same baseline; a single one is written without a list."""
     workload: Workload
     server: Server = Server()
     space: Space = Space()
@@ -646,6 +700,32 @@ class SweepConfig(Strict):
                 "search=adaptive predicts speed, not goodput; use search=grid with selection.objective=goodput"
             )
         return self
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """The speculation methods of the sweep, without `none`, the simplest first."""
+        named = {each.method for each in self.speculation if each.method != "none"}
+        return tuple(sorted(named, key=lambda method: METHODS[method].simplicity))
+
+    @field_validator("speculation", mode="before")
+    @classmethod
+    def _one_or_many_methods(cls, value: object) -> object:
+        return value if isinstance(value, list | tuple) else (value,)
+
+    @field_serializer("speculation")
+    def _without_list(self, value: tuple[Speculation, ...]) -> Speculation | tuple[Speculation, ...]:
+        return value if len(value) > 1 else value[0]
+
+    @field_validator("speculation")
+    @classmethod
+    def _no_method_twice(cls, value: tuple[Speculation, ...]) -> tuple[Speculation, ...]:
+        if not value:
+            raise ValueError("needs a method; `none` measures the baseline alone")
+        methods = [each.method for each in value]
+        for method in methods:
+            if methods.count(method) > 1:
+                raise ValueError(f"names method {method!r} twice; put all its k in one num_speculative_tokens")
+        return value
 
     @model_validator(mode="after")
     def _binding_fits_every_numa_node(self) -> Self:
@@ -699,6 +779,6 @@ class SweepConfig(Strict):
                 f"search=adaptive predicts over num_speculative_tokens alone and cannot search {axes}; "
                 "use search=optuna, or search=grid to measure every combination"
             )
-        if axes and self.speculation.method == "none":
+        if axes and not self.methods:
             raise ValueError(f"{axes}: only arms with speculation vary, but speculation.method is 'none'")
         return self

@@ -5,7 +5,7 @@ The best of many noisy arms looks better than it is; a fresh start of its server
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, hypot
+from math import exp, hypot, inf
 
 from orchestrator.compare import Comparisons, compare_cells
 from orchestrator.constraints import broken
@@ -37,11 +37,22 @@ def settings_to_confirm(
     settings = []
     if static and not static.is_baseline:
         settings.append(Setting("static", static, mix_levels(found, traffic, gains_of(static, found))))
-    levels = overall_levels(found, allowed)
-    arm = schedule_arm(found.plan, levels) if must_gain else None
-    if arm:
-        settings.append(Setting("schedule", arm, mix_levels(found, traffic, schedule_gains(levels, found))))
+    schedules = [_schedule(found, traffic, allowed, method) for method in _methods(allowed) if must_gain]
+    made = [setting for setting in schedules if setting]
+    if made:  # of several methods the one that should gain most: a server has one
+        settings.append(max(made, key=lambda setting: setting.predicted.mean if setting.predicted else -inf))
     return settings
+
+
+def _methods(arms: Sequence[Arm]) -> list[str]:
+    return list(dict.fromkeys(arm.method for arm in arms))
+
+
+def _schedule(found: Comparisons, traffic: Traffic, allowed: Sequence[Arm], method: str) -> Setting | None:
+    """One server switches k, never the method: each level chooses among the arms of `method` alone."""
+    levels = overall_levels(found, [arm for arm in allowed if arm.method == method])
+    arm = schedule_arm(found.plan, levels)
+    return Setting("schedule", arm, mix_levels(found, traffic, schedule_gains(levels, found))) if arm else None
 
 
 def confirm(

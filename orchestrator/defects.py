@@ -1,12 +1,12 @@
 """Engine defects that would make a figure wrong: the known ones as data, and the sign of one that is not known."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
 from pydantic import ConfigDict
 
 from orchestrator.config import Strict
+from orchestrator.engine_build import EngineBuild
 from orchestrator.errors import ConfigError
 from orchestrator.metrics import acceptance_length
 from orchestrator.records import SpecCounters
@@ -20,7 +20,13 @@ class Defect(Strict):
     applies: Callable[[str, float], bool]
     """(speculation method, temperature) -> whether it bites."""
     symptom: str
+    source: str
+    """Where it is in vLLM, and who saw it."""
     remedy: str
+    patch: str | None = None
+    """The plugin in infra/engine/patches that repairs it; in server.patches it lets such a sweep run."""
+    unless_triton_backend: str | None = None
+    """An engine whose Triton has this backend is free of it."""
 
 
 DEFECTS = (
@@ -31,9 +37,14 @@ DEFECTS = (
             "with any speculation at temperature > 0 vLLM-CPU emits garbage (utils/cpu_triton_utils.py "
             "expands the temperatures into a copy, so the sampler reads uninitialised memory)"
         ),
-        remedy="set workload.temperature=0, or use an engine without the defect",
+        source="vllm/utils/cpu_triton_utils.py, _expand_kernel_impl; tests/e2e/test_methods.py shows it",
+        remedy="set workload.temperature=0, repair it with server.patches=[sampling_expand], or use another engine",
+        patch="sampling_expand",
+        unless_triton_backend="cpu",
     ),
 )
+PATCHES = {defect.patch: defect for defect in DEFECTS if defect.patch}
+"""Name -> the defect that it repairs."""
 
 COLLAPSE_MIN_GREEDY_LENGTH = 1.5
 """Below it too little is accepted to tell a collapse from a poor drafter."""
@@ -41,18 +52,13 @@ COLLAPSE_SHARE = 0.2
 """Of the accepted tokens a draft at temperature 0."""
 
 
-def refuse_known_defects(engine_version: str | None, method: str, temperature: float) -> None:
-    """Raise ConfigError where `engine_version` is known to be wrong for this; an unknown version passes."""
-    if engine_version is None:
-        return
-    try:
-        version = Version(engine_version)
-    except InvalidVersion:
-        return
+def refuse_known_defects(engine: EngineBuild, method: str, temperature: float, patches: Collection[str] = ()) -> None:
+    """Raise ConfigError where `engine` is known to be wrong for this, and not repaired by one of `patches`."""
     for defect in DEFECTS:
-        if defect.versions.contains(version, prereleases=True) and defect.applies(method, temperature):
+        is_exempt = defect.unless_triton_backend in engine.triton_backends or defect.patch in patches
+        if engine.is_in(defect.versions) and not is_exempt and defect.applies(method, temperature):
             raise ConfigError(
-                f"workload.temperature={temperature:g} with speculation method {method!r} on vLLM {engine_version}: "
+                f"workload.temperature={temperature:g} with speculation method {method!r} on vLLM {engine.version}: "
                 f"{defect.symptom}; {defect.remedy}"
             )
 

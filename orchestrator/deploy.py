@@ -11,7 +11,7 @@ from orchestrator.records import Arm, CpuBinding, ServerSpec, VisitRecord
 from orchestrator.selection import Recommendation
 from tasks.cpu_binding import bound
 from tasks.demo import resolve_model
-from tasks.server_command import is_local, serve_arguments
+from tasks.server_command import is_local, plugins, serve_arguments
 
 IMAGE = "vllm/vllm-openai-cpu"
 PORT = "8000"
@@ -113,7 +113,8 @@ def image_of(spec: ServerSpec, engine_version: str | None) -> str:
 def environment_of(spec: ServerSpec) -> dict[str, str]:
     """Of the engine, besides what the platform gives it."""
     bind = {"VLLM_CPU_OMP_THREADS_BIND": spec.omp_threads_bind} if spec.omp_threads_bind else {}
-    return {"VLLM_CPU_KVCACHE_SPACE": f"{spec.kv_cache_gib:g}", **bind, **spec.env}
+    patched = {"VLLM_PLUGINS": plugins(spec)} if spec.patches else {}
+    return {"VLLM_CPU_KVCACHE_SPACE": f"{spec.kv_cache_gib:g}", **bind, **spec.env, **patched}
 
 
 def _docker_run(spec: ServerSpec, cpus: str | None, port: int, engine_version: str | None) -> str:

@@ -1,5 +1,6 @@
 """How figures and decisions read, the same in terminal, Markdown and HTML. Missing is an en dash, never 0."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import floor, log10
 
@@ -70,6 +71,12 @@ def duration(seconds: float | None) -> str:
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{number(seconds)} s"
+
+
+def listed(items: Iterable[object]) -> str:
+    """`1, 4 and 16`"""
+    *most, last = map(str, items)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def cost(arm: ArmResult | None) -> str:

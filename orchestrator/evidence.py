@@ -35,6 +35,8 @@ class ArmEvidence:
     counters: SpecCounters | None
     estimate: Estimate | None
     """Of ln(speedup), as the selection sees it; None for a single block."""
+    num_decoded: int = 0
+    """Output tokens but the first of each request."""
 
     @property
     def mean(self) -> float:
@@ -108,6 +110,7 @@ def _gather(found: Comparisons, workload: WorkloadCell, num_planned: int) -> Wor
             log_speedups={block_id: each.log_ratio for block_id, each in paired[arm.id].items()},
             counters=found.cells[arm.id, workload.id].counters,
             estimate=found.estimates.get((arm.id, workload.id)),
+            num_decoded=found.cells[arm.id, workload.id].num_decoded,
         )
         for arm in found.plan.arms[1:]
         if paired.get(arm.id)

@@ -10,12 +10,13 @@ from orchestrator.budget import Budget
 from orchestrator.config import Fleet, Hardware, SweepConfig
 from orchestrator.errors import ConfigError
 from orchestrator.memory import weights_gb
+from orchestrator.methods import METHODS
 from orchestrator.past_times import PastTimes
 from orchestrator.plan import Plan
 from orchestrator.policies import policy_for
 from orchestrator.policy import num_first
 from orchestrator.records import Arm, Block, WorkloadCell
-from orchestrator.token_time import FREE_METHODS, OF_COPIES, OF_PEAK, Range, Roofline, total
+from orchestrator.token_time import OF_COPIES, OF_PEAK, Range, Roofline, total
 
 START_S = (18.0, 60.0)
 """A server's start and stop and the node's probe besides loading weights: 20 to 24 s with warm caches on two cores, 51
@@ -201,7 +202,7 @@ class _Times:
     def _overhead_s(self, arm: Arm) -> Range:
         if self._past.overhead_s is not None:
             return self._past.overhead_s
-        load_gb = (weights_gb(self._config.model) or 0) + (0 if arm.is_baseline else self._drafter_gb)
+        load_gb = (weights_gb(self._config.model) or 0) + self._drafter_gb(arm)
         start = Range(START_S[0] + load_gb / LOAD_GB_PER_S[1], START_S[1] + load_gb / LOAD_GB_PER_S[0])
         warm_up = [
             self._token_s(arm, cell).scaled(len(cell.warmup_prompt_indices) * cell.output_len)
@@ -209,9 +210,8 @@ class _Times:
         ]
         return total([start, *warm_up])
 
-    @property
-    def _drafter_gb(self) -> float:
-        drafter = self._config.model.drafters.get(self._config.speculation.method)
+    def _drafter_gb(self, arm: Arm) -> float:
+        drafter = self._config.model.drafters.get(arm.method)
         return (drafter.weight_gb if drafter else None) or 0.0
 
     def _token_s(self, arm: Arm, cell: WorkloadCell) -> Range:
@@ -220,14 +220,17 @@ class _Times:
             return measured
         prompt_len = self._prompt_tokens.get(cell.dataset, PROMPT_TOKENS)
         streams = cell.max_concurrency or OPEN_LOOP_STREAMS
-        return self._roofline.token_s(arm.num_speculative_tokens, streams, cell.output_len, prompt_len)
+        return self._rooflines[arm.method].token_s(arm.num_speculative_tokens, streams, cell.output_len, prompt_len)
 
     @cached_property
-    def _roofline(self) -> Roofline:
-        model, method = self._config.model, self._config.speculation.method
+    def _rooflines(self) -> Mapping[str, Roofline]:
+        """By speculation method."""
+        model = self._config.model
         gb_per_s, (low, high) = (self._peak, OF_PEAK) if self._peak else (self._copied or 0, OF_COPIES)
         gb_per_s /= self._config.hardware.servers_per_node
-        return Roofline(model, model.drafters.get(method), method, Range(low * gb_per_s, high * gb_per_s))
+        reads = Range(low * gb_per_s, high * gb_per_s)
+        methods = ("none", *self._config.methods)
+        return {method: Roofline(model, model.drafters.get(method), method, reads) for method in methods}
 
     def _require_roofline(self) -> None:
         missing = []
@@ -242,11 +245,11 @@ class _Times:
             )
 
     def _roofline_text(self) -> str:
-        method = self._config.speculation.method
-        drafter = self._config.model.drafters.get(method)
-        reads = self._roofline.reads_gb_per_s
+        drafters = self._config.model.drafters
+        drafting = [drafters.get(method) for method in self._config.methods if METHODS[method].passes != "none"]
+        reads = self._rooflines["none"].reads_gb_per_s
         text = f"the roofline: {_weights(weights_gb(self._config.model))} at {reads.low:,.0f} to {reads.high:,.0f} GB/s"
-        if len(self._plan.arms) > 1 and method not in FREE_METHODS and (drafter is None or drafter.weight_gb is None):
+        if any(drafter is None or drafter.weight_gb is None for drafter in drafting):
             text += ", the drafter's size supposed"
         return text
 

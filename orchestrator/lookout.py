@@ -132,7 +132,7 @@ class Lookout:
         around_s = server.stop_grace_s if has_measured else server.ready_timeout_s
         return self._config.cluster.silence_grace_s + around_s + 3 * longest_s
 
-    def _on_event(self, event: VisitEvent) -> None:
+    def _on_event(self, event: Visit | VisitEvent) -> None:
         if isinstance(event, MeasuredBlock):
             self._note(event.record)
 

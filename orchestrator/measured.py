@@ -44,6 +44,11 @@ class Cell:
     _has_counters: bool = False
 
     @property
+    def num_decoded(self) -> int:
+        """Output tokens but the first of each request, which prefill gives."""
+        return self.output_tokens - self.num_requests
+
+    @property
     def scores(self) -> list[Score]:
         """By the objective, as `objective_value` says."""
         return self.throughputs if self._others is None else self._others

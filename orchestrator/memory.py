@@ -67,7 +67,8 @@ def memory_need(model: Model, drafter: Drafter | None, kv_cache_gib: float, memo
 
 def need_of(config: SweepConfig, memory_gb: float | None = None) -> MemoryNeed:
     """The largest server of a sweep. `memory_gb` is what the node was found to have, where its profile does not say."""
-    drafter = config.model.drafters.get(config.speculation.method)
+    drafters = [found for method in config.methods if (found := config.model.drafters.get(method))]
+    drafter = max(drafters, key=lambda found: found.weight_gb or 0.0, default=None)
     return memory_need(config.model, drafter, config.server.kv_cache_gib, server_memory_gb(config.hardware, memory_gb))
 
 

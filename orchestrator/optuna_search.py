@@ -99,7 +99,10 @@ class OptunaSearch(WholeArms):
 
 @dataclass(frozen=True)
 class _Axis:
-    """What varies from arm to arm: k or a server key. Numbers count by their rank, since grids are rarely even."""
+    """What varies from arm to arm: the method, k or a server key.
+
+    Numbers count by their rank, since grids are rarely even.
+    """
 
     key: str
     choices: tuple[str, ...]
@@ -135,7 +138,7 @@ def _axis(key: str, values: Mapping[str, JsonValue]) -> _Axis:
 
 
 def _settings(arm: Arm) -> dict[str, JsonValue]:
-    return {"num_speculative_tokens": arm.num_speculative_tokens, **arm.settings}
+    return {"method": arm.method, "num_speculative_tokens": arm.num_speculative_tokens, **arm.settings}
 
 
 def _point(axes: Sequence[_Axis], arm: Arm) -> Point:

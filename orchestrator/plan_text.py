@@ -18,6 +18,7 @@ from orchestrator.policies import policy_for
 from orchestrator.policy import num_measurements
 from orchestrator.records import Arm, Message, Prompt
 from tasks.host import probe_node
+from tasks.preflight import refuse_plan
 from tasks.prompts import load_prompt_set, tokenizer_count, use_cache_without_network
 from tasks.server_command import serve_arguments
 
@@ -31,6 +32,7 @@ def print_plan(config: SweepConfig, out: Console, err: Console) -> None:
     need = require_fit(config, memory_here(config))
     prompts = _prompts(config, err)
     plan = plan_sweep(config, prompts)
+    refuse_plan(config, plan)
     out.print(_arms(plan))
     out.print(_workloads(plan))
     policy = policy_for(config)

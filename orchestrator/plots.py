@@ -1,88 +1,20 @@
-"""The report's figures: matplotlib Figures (no pyplot, no global state) to SVG and PNG.
+"""The report's figures over num_speculative_tokens, position in the draft and load."""
 
-Colours are those of the light page. The inline SVG takes them from the page's CSS instead, so that one drawing
-is right in light and in dark.
-"""
-
-import io
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, TypeVar
 
 import matplotlib as mpl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from orchestrator.config import Level
 from orchestrator.display import arm_name, best_of, is_best
-from orchestrator.selection import ArmResult, Interval, WorkloadResult
+from orchestrator.plot_style import ACCENT, INK, MARKERS, MUTED, SERIES, STYLE, Plot, finish, new_axes
+from orchestrator.selection import ArmResult, Crossover, Interval, WorkloadResult
 
 Item = TypeVar("Item")
 
 MAX_CURVES = 12
 MAX_LINES = 6
-SIZE_INCHES = (4.8, 3.1)
-"""Small on purpose: scaled to a phone's width its text keeps about 9 px."""
-INK, MUTED, GRID, SURFACE, ACCENT = "#1b1f24", "#59636e", "#dde2e7", "#ffffff", "#0b5cad"
-SERIES = ("#0b5cae", "#b3541e", "#2f7d4f", "#7a4fa3", "#8a6d00", "#a3315c")
-MARKERS = ("o", "s", "^", "D", "v", "P")
-CSS_VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--line", SURFACE: "--page", ACCENT: "--accent"} | {
-    colour: f"--series-{index}" for index, colour in enumerate(SERIES)
-}
-_STYLE = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "font.family": ["DejaVu Sans"],
-    "font.size": 9,
-    "text.color": INK,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": MUTED,
-    "axes.facecolor": SURFACE,
-    "axes.titlesize": 9.5,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "figure.facecolor": SURFACE,
-    "legend.frameon": False,
-    "path.simplify": True,
-}
-
-
-@dataclass(frozen=True)
-class Plot:
-    """One figure: `slug` names its files, `alt` says in a sentence what it shows."""
-
-    slug: str
-    alt: str
-    svg: str
-    png: bytes
-
-    def inline_svg(self) -> str:
-        """The SVG as a part of an HTML page: colours from the page's CSS, no ids that could clash, a label."""
-        body = self.svg[self.svg.index("<svg") :]
-        body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-        body = re.sub(r'<g id="[^"]*"', "<g", body)
-        for colour, variable in CSS_VARIABLES.items():
-            body = body.replace(colour, f"var({variable})")
-        opening, rest = body.split(">", 1)
-        view_box = re.search(r'viewBox="[^"]*"', opening)
-        label = self.alt.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
-        return f'<svg {view_box.group() if view_box else ""} role="img" aria-label="{label}">{rest}'
-
-    def write(self, folder: Path) -> list[Path]:
-        paths = [folder / f"{self.slug}.svg", folder / f"{self.slug}.png"]
-        paths[0].write_text(self.svg, encoding="utf-8")
-        paths[1].write_bytes(self.png)
-        return paths
 
 
 def throughput_plot(workload: WorkloadResult, slug: str, title: str) -> Plot | None:
@@ -90,8 +22,8 @@ def throughput_plot(workload: WorkloadResult, slug: str, title: str) -> Plot | N
     measured = [arm for arm in workload.arms if arm.output_tokens_per_s]
     if not measured:
         return None
-    with mpl.rc_context(_STYLE):
-        figure, axes = _axes(f"{title}: throughput")
+    with mpl.rc_context(STYLE):
+        figure, axes = new_axes(f"{title}: throughput")
         methods = sorted({arm.method for arm in measured} - {"none"})
         for index, method in enumerate(methods):
             _throughput_series(axes, [arm for arm in measured if arm.method == method], index, method)
@@ -105,7 +37,7 @@ def throughput_plot(workload: WorkloadResult, slug: str, title: str) -> Plot | N
         _ticks_at(axes, sorted({arm.num_speculative_tokens for arm in measured if arm.method != "none"}))
         if len(methods) > 1:
             axes.legend(loc="best")
-        return _finish(figure, slug, f"{title}: output tokens per second over k, with intervals and the baseline")
+        return finish(figure, slug, f"{title}: output tokens per second over k, with intervals and the baseline")
 
 
 def survival_plot(workload: WorkloadResult, slug: str, title: str) -> Plot | None:
@@ -113,8 +45,8 @@ def survival_plot(workload: WorkloadResult, slug: str, title: str) -> Plot | Non
     arms = survival_arms(workload)
     if not arms:
         return None
-    with mpl.rc_context(_STYLE):
-        figure, axes = _axes(f"{title}: accepted drafts by position")
+    with mpl.rc_context(STYLE):
+        figure, axes = new_axes(f"{title}: accepted drafts by position")
         longest = max(len(arm.survival or ()) for arm in arms)
         axes.set_xlim(-0.03 * longest - 0.2, longest - 1 + 0.12 * longest + 0.3)
         axes.set(xlabel="position in the draft, from 0", ylabel="drafts accepted that far (%)", ylim=(0, 108))
@@ -130,17 +62,22 @@ def survival_plot(workload: WorkloadResult, slug: str, title: str) -> Plot | Non
             end = (len(values) - 1, 100 * values[-1])
             axes.plot(*end, marker="o", markersize=5 if best else 3.5, **style)
             _label_end(axes, end, arm_name(arm) if several else f"k={arm.num_speculative_tokens}", ends, bold=best)
-        return _finish(figure, slug, f"{title}: share of drafts accepted up to each position, by arm")
+        return finish(figure, slug, f"{title}: share of drafts accepted up to each position, by arm")
 
 
-def concurrency_plot(workloads: Sequence[WorkloadResult], slug: str, title: str) -> Plot | None:
-    """Speedup over concurrency of one dataset's workloads; the line at 1 is where speculation stops to pay."""
+def concurrency_plot(
+    workloads: Sequence[WorkloadResult], crossover: Crossover | None, slug: str, title: str
+) -> Plot | None:
+    """Speedup over load of one dataset's workloads; below the line at 1 speculation loses.
+
+    The band lies between the level up to which it is proven to pay and the first at which it is not.
+    """
     lines = concurrency_lines(workloads)
     if not lines:
         return None
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         axis = axis_name(workloads)
-        figure, axes = _axes(f"{title}: speedup over {axis}")
+        figure, axes = new_axes(f"{title}: speedup over {axis}")
         axes.set_xscale("log", base=2)
         axes.axhline(1, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
         for index, (name, points) in enumerate(lines.items()):
@@ -148,13 +85,15 @@ def concurrency_plot(workloads: Sequence[WorkloadResult], slug: str, title: str)
             style = {"color": SERIES[index], "marker": MARKERS[index], "markersize": 5, "linewidth": 1.5}
             x = [concurrency * shift for concurrency in points]
             _errorbar(axes, x, list(points.values()), label=name, **style)
+        if crossover and crossover.pays_up_to is not None and crossover.stops_at is not None:
+            _mark_crossover(axes, crossover.pays_up_to, crossover.stops_at)
         axes.set(xlabel="concurrent requests" if axis == "concurrency" else axis, ylabel="speedup against baseline (x)")
         axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
         axes.minorticks_off()
         levels = sorted({workload.level for workload in workloads})
         axes.set_xticks(levels, [f"{level:g}" for level in levels])
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0, handlelength=1.5)
-        return _finish(figure, slug, f"{title}: speedup against the baseline over {axis}, by arm")
+        return finish(figure, slug, f"{title}: speedup against the baseline over {axis}, by arm")
 
 
 def survival_arms(workload: WorkloadResult) -> list[ArmResult]:
@@ -195,15 +134,6 @@ def _thin(items: list[Item], keep: list[bool], limit: int) -> list[Item]:
     return [items[index] for index in sorted(list(order)[:limit])]
 
 
-def _axes(title: str) -> tuple[Figure, Any]:
-    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.set_title(title, color=INK)
-    axes.tick_params(length=3)
-    return figure, axes
-
-
 def _errorbar(axes: Any, x: Sequence[float], values: Sequence[Interval], **style: Any) -> None:
     means = [value.mean for value in values]
     below = [max(0.0, value.mean - value.ci_low) for value in values]
@@ -236,6 +166,13 @@ def _mark_best(axes: Any, best: ArmResult | None) -> None:
     axes.annotate(f"k={k}", (k, rate.ci_high), xytext=(0, 9), annotation_clip=False, **style)
 
 
+def _mark_crossover(axes: Any, pays_up_to: Level, stops_at: Level) -> None:
+    axes.axvspan(pays_up_to, stops_at, color=MUTED, alpha=0.15, linewidth=0)
+    middle = (pays_up_to * stops_at) ** 0.5  # of a logarithmic axis
+    style = {"ha": "center", "va": "top", "color": INK, "fontsize": 8, "textcoords": "offset points"}
+    axes.annotate("stops paying", (middle, 1), xycoords=("data", "axes fraction"), xytext=(0, -2), **style)
+
+
 def _ticks_at(axes: Any, values: list[int]) -> None:
     """A tick at every measured k, unless there are too many of them or they would touch."""
     close = any(after - before < (values[-1] - values[0]) / 20 for before, after in pairwise(values))
@@ -254,15 +191,3 @@ def _label_end(axes: Any, end: tuple[float, float], text: str, taken: list[tuple
     weight = "bold" if bold else "normal"
     style = {"ha": "left", "fontsize": 8, "fontweight": weight, "color": INK, "textcoords": "offset points"}
     axes.annotate(text, end, xytext=(2, 5), annotation_clip=False, **style)
-
-
-def _finish(figure: Figure, slug: str, alt: str) -> Plot:
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once, not for each file again
-    svg, png = io.StringIO(), io.BytesIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    with mpl.rc_context({"svg.hashsalt": slug}):  # the same figure gives the same bytes
-        figure.savefig(svg, format="svg", metadata=nothing)
-    figure.savefig(png, format="png", dpi=200)
-    figure.clear()
-    return Plot(slug, alt, svg.getvalue(), png.getvalue())

@@ -5,15 +5,17 @@ position of a longer draft, pooled over concurrency. The time is regressed on k 
 datasets: a Gaussian process, so that its margin grows with the distance from what was measured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log, sqrt
 from typing import NamedTuple
 
 from orchestrator.config import Level
-from orchestrator.evidence import Noise, WorkloadEvidence
-from orchestrator.metrics import acceptance_length, add_counters, survival
+from orchestrator.evidence import ArmEvidence, Noise, WorkloadEvidence
+from orchestrator.methods import METHODS
+from orchestrator.metrics import add_counters
+from orchestrator.records import Arm
 from orchestrator.step_time import Floats, Point, StepTime, roughness_weights
 
 CALIBRATION_WEIGHT = 6
@@ -39,14 +41,28 @@ class PredictionError(NamedTuple):
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts from the arms measured so far."""
+    """Predicts the arms of one method from those of it measured so far: methods share neither survival nor costs."""
 
     workloads: tuple[WorkloadEvidence, ...]
+    """With the arms of this method alone."""
     noise: Noise
     largest_k: int
-    """Of the plan; what k is a share of."""
+    """Of the method in the plan; what k is a share of."""
     order: tuple[str, ...]
-    """Arm ids in the order they were measured."""
+    """The method's arm ids in the order they were measured."""
+
+    @classmethod
+    def of_method(
+        cls, method: str, arms: Sequence[Arm], workloads: Sequence[WorkloadEvidence], noise: Noise, order: Sequence[str]
+    ) -> "Predictor":
+        """`arms` are those of the plan, `order` the measured ones; both of any method."""
+        own = {arm.id: arm for arm in arms if arm.method == method}
+        return cls(
+            workloads=tuple(_only(found, own) for found in workloads),
+            noise=noise,
+            largest_k=max(arm.num_speculative_tokens for arm in own.values()),
+            order=tuple(arm_id for arm_id in order if arm_id in own),
+        )
 
     def predict(self, workload: WorkloadEvidence, k: int) -> Prediction | None:
         """None where no arm with at least `k` tokens was measured on the dataset, or none at that concurrency."""
@@ -91,22 +107,12 @@ class Predictor:
 
     def tokens_per_step(self, dataset: str, k: int) -> float | None:
         """1 + the first k survivals of the shortest measured draft of at least `k`, over all concurrencies."""
-        parts: dict[int, list[WorkloadEvidence]] = {}
+        parts: dict[int, list[ArmEvidence]] = {}
         for found in self.workloads:
             for arm in found.arms.values() if found.cell.dataset == dataset else ():
                 if arm.arm.num_speculative_tokens >= k and arm.counters:
-                    parts.setdefault(arm.arm.num_speculative_tokens, []).append(found)
-        if not parts:
-            return None
-        nearest = min(parts)
-        counters = add_counters(
-            arm.counters
-            for found in parts[nearest]
-            for arm in found.arms.values()
-            if arm.arm.num_speculative_tokens == nearest and arm.counters
-        )
-        shares = counters and survival(counters)
-        return 1 + sum(shares[:k]) if shares else None
+                    parts.setdefault(arm.arm.num_speculative_tokens, []).append(arm)
+        return _tokens_per_step(parts[min(parts)], k) if parts else None
 
     @cached_property
     def _fits(self) -> Mapping[Level, StepTime]:
@@ -114,7 +120,7 @@ class Predictor:
         points: dict[Level, list[Point]] = {}
         for found in self.workloads:
             for arm in found.arms.values():
-                tokens = acceptance_length(arm.counters) if arm.counters else None
+                tokens = _tokens_per_step([arm], None)
                 if tokens:
                     k, variance = arm.arm.num_speculative_tokens, self.noise.variance(arm.num_blocks)
                     point = Point(k, found.cell.dataset, log(tokens) - arm.mean, variance)
@@ -126,5 +132,22 @@ class Predictor:
         return roughness_weights(list(self._fits.values()))
 
 
-def _only(found: WorkloadEvidence, arm_ids: Sequence[str]) -> WorkloadEvidence:
+def _tokens_per_step(arms: Sequence[ArmEvidence], k: int | None) -> float | None:
+    """Of the first `k` positions (None: all) of what `arms`, all of one method, drafted.
+
+    A method that drafts only what it finds takes steps that `num_drafts` does not count: each step but a request's
+    first gives one token and what was accepted, so they follow from the tokens.
+    """
+    counters = add_counters(arm.counters for arm in arms if arm.counters)
+    if counters is None:
+        return None
+    accepted, steps = counters.num_accepted_tokens, counters.num_drafts
+    if not all(METHODS[arm.arm.method].drafts_exactly for arm in arms):
+        steps = sum(arm.num_decoded for arm in arms if arm.counters) - accepted
+    if k is not None:
+        accepted = sum(counters.num_accepted_tokens_per_pos[:k])
+    return 1 + accepted / steps if steps > 0 else None
+
+
+def _only(found: WorkloadEvidence, arm_ids: Collection[str]) -> WorkloadEvidence:
     return replace(found, arms={arm_id: arm for arm_id, arm in found.arms.items() if arm_id in arm_ids})

@@ -29,6 +29,7 @@ def collect_provenance(
         versions={**library_versions(), "vllm": ", ".join(engines) or "unknown"},
         hardware={"profile": hardware.model_dump(mode="json"), "nodes": nodes},
         plan_id=plan_id,
+        engine_patches=tuple(sorted({patch for visit in visits for patch in visit.engine_patches})),
         nodes_set_aside=dict(nodes_set_aside),
         nodes_unclosed=dict(nodes_unclosed),
         model_revisions={model: commit for visit in visits for model, commit in visit.model_revisions.items()},

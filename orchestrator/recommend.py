@@ -8,6 +8,7 @@ from orchestrator.compare import Candidate, Comparisons, choose
 from orchestrator.config import Level
 from orchestrator.estimate import Estimate, combine
 from orchestrator.ids import content_id
+from orchestrator.methods import METHODS
 from orchestrator.mix import NO_CHANGE
 from orchestrator.plan import Plan
 from orchestrator.records import SCHEDULE_KEY, Arm
@@ -15,9 +16,6 @@ from orchestrator.selection import Crossover, Mix, Schedule, WorkloadResult
 
 Ranges = tuple[tuple[int, int, int], ...]
 """vLLM's num_speculative_tokens_per_batch_size: first batch size, last batch size, num_speculative_tokens."""
-
-TAKE_SCHEDULES = ("dflash",)
-"""Methods that read a schedule on CPU (measured with vLLM 0.32)."""
 
 
 def static_arm(plan: Plan, overall: Mix) -> Arm | None:
@@ -48,22 +46,24 @@ def batch_size_schedules(plan: Plan, workloads: Sequence[WorkloadResult]) -> tup
     """Per dataset, from the verdicts at each concurrency.
 
     Between two measured levels the smaller of both k holds, above the last one none: nothing was measured there.
-    An undecided level counts as 0. Datasets where no level speculates have no schedule, nor has a sweep that varied
-    more than k, which is all that a schedule switches, a method that takes none, or an open loop, whose levels are no
-    batch sizes.
+    An undecided level counts as 0. Datasets where no level speculates have no schedule, nor those where levels chose
+    different methods or one that takes none, nor a sweep that varied server settings (a schedule switches k alone), nor
+    an open loop, whose levels are no batch sizes.
     """
-    if any(arm.settings or not (arm.is_baseline or arm.method in TAKE_SCHEDULES) for arm in plan.arms):
+    if any(arm.settings for arm in plan.arms):
         return ()
     found = []
     for dataset in dict.fromkeys(workload.dataset for workload in workloads):
-        levels = {
-            workload.max_concurrency: workload.best.num_speculative_tokens if workload.best else 0
+        chosen = {
+            workload.max_concurrency: workload.best
             for workload in workloads
             if workload.dataset == dataset and workload.max_concurrency is not None
         }
-        ranges = batch_size_ranges(levels, plan.baseline.server.max_num_seqs)
-        if any(k for _, _, k in ranges):
-            found.append(Schedule(dataset=dataset, num_speculative_tokens_per_batch_size=ranges))
+        methods = {best.method for best in chosen.values() if best and best.num_speculative_tokens}
+        if len(methods) == 1 and all(METHODS[method].takes_schedule for method in methods):
+            levels = {level: best.num_speculative_tokens if best else 0 for level, best in chosen.items()}
+            ranges = batch_size_ranges(levels, plan.baseline.server.max_num_seqs)
+            found.append(Schedule(dataset=dataset, method=methods.pop(), num_speculative_tokens_per_batch_size=ranges))
     return tuple(found)
 
 
@@ -109,7 +109,7 @@ def schedule_arm(plan: Plan, levels: Mapping[Level, Arm]) -> Arm | None:
     if any(cell.is_open_loop for cell in plan.workloads):
         return None
     largest = max(speculative, key=lambda arm: arm.num_speculative_tokens)
-    if largest.method not in TAKE_SCHEDULES:
+    if len({arm.method for arm in speculative}) > 1 or not METHODS[largest.method].takes_schedule:
         return None
     ks = {int(level): arm.num_speculative_tokens for level, arm in levels.items()}
     ranges = batch_size_ranges(ks, plan.baseline.server.max_num_seqs)

@@ -65,9 +65,13 @@ class ServerSpec(Strict):
     extra_args: tuple[str, ...]
     env: dict[str, str]
     max_num_batched_tokens: int | None = None
+    patches: tuple[str, ...] = ()
+    """Repairs that the engine is started with, by name."""
     launcher: str = "process"
     image: str | None = None
     url: str | None = None
+    enable_chunked_prefill: bool | None = None
+    preload_tcmalloc: bool = False
     tensor_parallel_size: int = 1
     server_per: Literal["node", "numa_node"] = "node"
     reserved_cores: int = 0
@@ -293,6 +297,8 @@ class VisitRecord(Strict):
     node_info: NodeInfo | None = None
     thread_binding: str | None = None
     """What vLLM logs of its OpenMP threads and the CPUs they are bound to."""
+    engine_patches: tuple[str, ...] = ()
+    """Repairs that the engine's log says are applied."""
     cpu_binding: CpuBinding | None = None
     """What was bound for vLLM; None: its own choice."""
     versions: dict[str, str] | None = None
@@ -319,6 +325,8 @@ class SessionRecord(Strict):
     started_utc: str
     wall_s: float
     """Driver time from start to the end of measuring, seconds."""
+    command: str | None = None
+    """What was typed; None in ledgers from before it was kept."""
     nodes_gone: tuple[str, ...] = ()
     """Nodes that had measured and were not in the cluster any more at its end, though others were."""
 

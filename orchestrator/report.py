@@ -7,26 +7,27 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from orchestrator.display import headline, recommendation_scope
+from orchestrator.config import Model
+from orchestrator.display import DASH, headline, recommendation_scope
 from orchestrator.ledger import LedgerView
 from orchestrator.outputs import compare_outputs
 from orchestrator.plan import Plan
-from orchestrator.plots import Plot
+from orchestrator.plot_style import Plot
 from orchestrator.report_view import build_view
 from orchestrator.selection import Selection
 from orchestrator.sweep_dir import SweepDir
 
 
 def write_report(
-    sweep_dir: Path, selection: Selection, plan: Plan, ledger: LedgerView, repeat_command: str | None = None
+    sweep_dir: Path, selection: Selection, plan: Plan, ledger: LedgerView, model: Model | None = None
 ) -> list[Path]:
     """Write the report into `sweep_dir` and return the files, the HTML first.
 
     Args:
-        repeat_command: what the user types to run this sweep again; None points to config.yaml instead.
+        model: what is known of it, for the roofline; None leaves that out.
     """
     outputs = compare_outputs(plan, ledger.valid_blocks(), SweepDir(sweep_dir).read_raw)
-    view = build_view(selection, plan, ledger, outputs, repeat_command)
+    view = build_view(selection, plan, ledger, outputs, model)
     paths = []
     for name in ("report.html", "report.md"):
         path = sweep_dir / name
@@ -47,7 +48,7 @@ def _environment(html: bool) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"cell": markdown_text, "fence": fenced, "json": json.dumps, "svg": _svg}
-    environment.globals |= {"headline": headline, "recommendation_scope": recommendation_scope}
+    environment.globals |= {"headline": headline, "recommendation_scope": recommendation_scope, "dash": DASH}
     return environment
 
 

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.config import Model
 from orchestrator.display import DASH, DecisionRow, decision_row, duration, interval, percent
 from orchestrator.ledger import LedgerView
 from orchestrator.outputs import OutputMatch
 from orchestrator.plan import Plan
-from orchestrator.plots import Plot, axis_name, concurrency_lines, concurrency_plot, survival_plot, throughput_plot
+from orchestrator.plot_map import best_map
+from orchestrator.plot_style import Plot
+from orchestrator.plots import axis_name, concurrency_lines, concurrency_plot, survival_plot, throughput_plot
 from orchestrator.report_tables import (
     TableView,
     confirmation_table,
@@ -21,8 +24,10 @@ from orchestrator.report_tables import (
     title_of,
     validity_tables,
 )
-from orchestrator.report_why import step_table
-from orchestrator.selection import Provenance, Selection, WorkloadResult
+from orchestrator.report_why import roofline_table, step_table
+from orchestrator.report_words import by_dataset, crossover_sentence, decision_sentences, next_commands
+from orchestrator.roofline import achieved
+from orchestrator.selection import Crossover, Provenance, Selection, WorkloadResult
 from orchestrator.time_split import TimeSplit, time_split
 from orchestrator.validity import Unstable, failed_visits, unstable_nodes, void_blocks
 
@@ -40,7 +45,8 @@ class WorkloadView:
 @dataclass(frozen=True)
 class ConcurrencyView:
     dataset: str
-    summary: str
+    crossover: str | None
+    """Where speculation stops paying, in words; None where the selection is of before it told."""
     plots: Sequence[Plot]
     table: TableView
 
@@ -49,13 +55,18 @@ class ConcurrencyView:
 class ReportView:
     selection: Selection
     plan: Plan
+    in_short: Sequence[str]
+    """The decision in sentences."""
     decisions: Sequence[DecisionRow]
     has_prices: bool
     workloads: Sequence[WorkloadView]
     concurrency: Sequence[ConcurrencyView]
     best_k: TableView | None
+    best_map: Plot | None
     mixes: TableView | None
     confirmations: TableView | None
+    roofline: TableView | None
+    """None where weights, bandwidth or step times are not known."""
     outputs_summary: str | None
     """Whether the outputs equal the baseline's; None where nothing was measured that compares."""
     validity: Sequence[TableView]
@@ -64,7 +75,8 @@ class ReportView:
     prompts: TableView
     provenance: TableView
     repeat_command: str | None
-
+    """What was typed to measure; None where the ledger does not know."""
+    next_commands: str
     incidents: bool
     """Whether a block was void or a visit failed."""
     warnings: Sequence[str]
@@ -93,7 +105,7 @@ class ReportView:
     @property
     def plots(self) -> list[Plot]:
         groups = [*(part.plots for part in self.workloads), *(part.plots for part in self.concurrency)]
-        return [plot for group in groups for plot in group]
+        return [*([self.best_map] if self.best_map else []), *(plot for group in groups for plot in group)]
 
 
 def build_view(
@@ -101,30 +113,38 @@ def build_view(
     plan: Plan,
     ledger: LedgerView,
     outputs: Sequence[OutputMatch],
-    repeat_command: str | None = None,
+    model: Model | None,
 ) -> ReportView:
     prices = (arm.usd_per_million_output_tokens for workload in selection.workloads for arm in workload.arms)
     has_prices = any(price is not None for price in prices)
     workloads = [_workload_view(workload, has_prices) for workload in selection.workloads]
-    concurrency = [_concurrency_view(group) for group in _by_dataset(selection) if len(group) > 1]
-    split = time_split(ledger.sessions(), ledger.visits(), ledger.blocks())
+    groups = by_dataset(selection)
+    crossovers = {found.dataset: found for found in selection.crossovers}
+    concurrency = [_concurrency_view(group, crossovers.get(group[0].dataset)) for group in groups if len(group) > 1]
+    sessions, visits = ledger.sessions(), ledger.visits()
+    roofline = achieved(model, selection.workloads, visits) if model else []
+    split = time_split(sessions, visits, ledger.blocks())
     return ReportView(
         selection=selection,
         plan=plan,
+        in_short=decision_sentences(selection),
         decisions=[workload.decision for workload in workloads],
         has_prices=has_prices,
         workloads=workloads,
         concurrency=concurrency,
         best_k=_best_k_table(selection) if concurrency else None,
+        best_map=best_map(groups, "best-setting") if concurrency else None,
         mixes=mix_table(selection) if selection.mixes else None,
         confirmations=confirmation_table(selection) if selection.confirmations else None,
+        roofline=roofline_table(roofline) if roofline else None,
         validity=validity_tables(selection, plan, ledger, outputs),
         outputs_summary=_outputs_summary(plan, outputs),
         time=time_table(split),
         split=split,
         prompts=prompts_table(plan),
         provenance=provenance_table(selection.provenance, ledger),
-        repeat_command=repeat_command,
+        repeat_command=next((each.command for each in sessions if each.command), None),
+        next_commands=next_commands(selection.sweep_id),
         incidents=bool(void_blocks(plan, ledger) or failed_visits(plan, ledger)),
         warnings=_warnings(selection.provenance, unstable_nodes(ledger)),
     )
@@ -155,13 +175,6 @@ def slug(text: str) -> str:
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-" for letter in text)
 
 
-def _by_dataset(selection: Selection) -> list[list[WorkloadResult]]:
-    groups: dict[str, list[WorkloadResult]] = {}
-    for workload in selection.workloads:
-        groups.setdefault(workload.dataset, []).append(workload)
-    return [sorted(group, key=lambda workload: workload.level) for group in groups.values()]
-
-
 def _workload_view(workload: WorkloadResult, has_prices: bool) -> WorkloadView:
     anchor, title = slug(f"{workload.dataset}-{workload.level_label}"), title_of(workload)
     plots = [
@@ -184,9 +197,9 @@ def _workload_view(workload: WorkloadResult, has_prices: bool) -> WorkloadView:
     )
 
 
-def _concurrency_view(workloads: Sequence[WorkloadResult]) -> ConcurrencyView:
+def _concurrency_view(workloads: Sequence[WorkloadResult], crossover: Crossover | None) -> ConcurrencyView:
     dataset = workloads[0].dataset
-    plot = concurrency_plot(workloads, slug(f"{dataset}-concurrency"), dataset)
+    plot = concurrency_plot(workloads, crossover, slug(f"{dataset}-concurrency"), dataset)
     levels = [workload.level for workload in workloads]
     rows = [
         (name, *(interval(points.get(level)) for level in levels))
@@ -194,25 +207,14 @@ def _concurrency_view(workloads: Sequence[WorkloadResult]) -> ConcurrencyView:
     ]
     headers = ("Arm", *(f"At {level:g}: speedup (x) [interval]" for level in levels))
     table = TableView(f"Speedup over {axis_name(workloads)}, {dataset}", headers, rows)
-    return ConcurrencyView(dataset, _crossover(workloads), [plot] if plot else [], table)
-
-
-def _crossover(workloads: Sequence[WorkloadResult]) -> str:
-    """`Speculate at concurrency 1 and 4; keep the baseline at 16.`"""
-    axis = axis_name(workloads)
-    words = {"speculate": "speculate at", "baseline": "keep the baseline at", "undecided": "undecided at"}
-    levels: dict[str, list[str]] = {verdict: [] for verdict in words}
-    for workload in workloads:
-        levels[workload.verdict].append(f"{workload.level:g}")
-    parts = [f"{words[verdict]} {axis} {', '.join(at)}" for verdict, at in levels.items() if at]
-    text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}."
+    words = crossover_sentence(workloads, crossover) if crossover else None
+    return ConcurrencyView(dataset, words, [plot] if plot else [], table)
 
 
 def _best_k_table(selection: Selection) -> TableView:
     levels = sorted({workload.level for workload in selection.workloads})
     rows = []
-    for group in _by_dataset(selection):
+    for group in by_dataset(selection):
         cells = {workload.level: _best_k_cell(workload) for workload in group}
         rows.append((group[0].dataset, *(cells.get(level, DASH) for level in levels)))
     axis = axis_name(selection.workloads)

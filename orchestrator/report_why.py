@@ -1,7 +1,10 @@
-"""The report's part on why: what a step costs, and what it must yield."""
+"""The report's part on why: what a step costs, what it must yield, and how near the baseline is to the roofline."""
 
-from orchestrator.display import arm_name, interval, is_best, milliseconds, number
+from collections.abc import Sequence
+
+from orchestrator.display import arm_name, interval, is_best, milliseconds, number, percent, workload_name
 from orchestrator.report_tables import TableView, title_of
+from orchestrator.roofline import Achieved
 from orchestrator.selection import WorkloadResult
 
 
@@ -28,3 +31,24 @@ def step_table(workload: WorkloadResult) -> TableView | None:
     )
     marked = frozenset(index for index, arm in enumerate(arms) if is_best(arm, workload))
     return TableView(f"Why: time and yield of a step, {title_of(workload)}", headers, rows, marked)
+
+
+def roofline_table(found: Sequence[Achieved]) -> TableView:
+    rows = [
+        (
+            workload_name(each.workload),
+            number(each.read_gb),
+            milliseconds(each.roofline_step_s),
+            milliseconds(each.step_s),
+            number(each.achieved_gb_per_s),
+            percent(each.share),
+        )
+        for each in found
+    ]
+    headers = (
+        *("Workload", "Weights read in a step (GB)", "Roofline: step (ms)", "Measured: step (ms)"),
+        *("Achieved (GB/s)", "Achieved / roofline (%)"),
+    )
+    return TableView(
+        f"Baseline against the roofline, memory copies {number(found[0].copies_gb_per_s)} GB/s", headers, rows
+    )

@@ -24,6 +24,7 @@ from orchestrator.compare import (
 )
 from orchestrator.config import SelectionRules
 from orchestrator.constraints import broken, meets
+from orchestrator.display import listed
 from orchestrator.estimate import alone, estimate_all
 from orchestrator.measured import Cell
 from orchestrator.metrics import acceptance_length, acceptance_rate, survival, usd_per_million_output_tokens
@@ -196,14 +197,25 @@ def _figure(judged: Judged, rules: SelectionRules) -> str:
 
 
 def _label(arm: Arm) -> str:
-    settings = "".join(f" {key}={value}" for key, value in arm.settings.items())
-    return f"{arm.method} k={arm.num_speculative_tokens}{settings}"
+    return f"{arm.method} k={arm.num_speculative_tokens}{_settings(arm)}"
+
+
+def _settings(arm: Arm) -> str:
+    return "".join(f" {key}={value}" for key, value in arm.settings.items())
 
 
 def _close_ones(best: Judged, leader: Judged, rivals: Sequence[Judged]) -> str:
     tie = f"; within the tie tolerance of {_label(leader.arm)}" if leader is not best else ""
-    names = ", ".join(_label(each.arm) for each in rivals)
+    names = _labels([each.arm for each in rivals])
     return tie + (f"; {names} cannot be told apart from it" if rivals else "")
+
+
+def _labels(arms: Sequence[Arm]) -> str:
+    """`dflash k=6, 7 and 9; ngram k=3`: every kind of arm named once."""
+    kinds: dict[tuple[str, str], list[int]] = {}
+    for arm in arms:
+        kinds.setdefault((arm.method, _settings(arm)), []).append(arm.num_speculative_tokens)
+    return "; ".join(f"{method} k={listed(ks)}{settings}" for (method, settings), ks in kinds.items())
 
 
 def _why_open(arms: Sequence[Judged], choosing: Choosing, rules: SelectionRules) -> str:

@@ -145,6 +145,8 @@ class Confirmation(Strict):
 
 class Schedule(Strict):
     dataset: str
+    method: str | None = None
+    """None in what was written before sweeps could mix methods."""
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...]
     """vLLM's form: [first batch size, last batch size, num_speculative_tokens]."""
 
@@ -166,6 +168,8 @@ class Provenance(Strict):
     versions: dict[str, str]
     hardware: dict[str, JsonValue]
     plan_id: str
+    engine_patches: tuple[str, ...] = ()
+    """Repairs of engine defects that some server ran with."""
     nodes_set_aside: dict[str, str] = Field(default_factory=dict)
     """Node -> why nothing that it measured counts."""
     nodes_unclosed: dict[str, str] = Field(default_factory=dict)

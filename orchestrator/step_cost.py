@@ -19,6 +19,7 @@ from math import exp, log
 from statistics import fmean, median
 
 from orchestrator.measured import Cell
+from orchestrator.methods import METHODS
 from orchestrator.metrics import survival
 from orchestrator.plan import Plan
 from orchestrator.records import Arm, WorkloadCell
@@ -132,7 +133,9 @@ class StepCosts:
 
 
 def _steps(arm: Arm, cell: Cell) -> int | None:
-    """Steps after the first token, over all requests."""
+    """Steps after the first token, over all requests; None where the counters do not tell."""
     if arm.is_baseline:
-        return cell.output_tokens - cell.num_requests
+        return cell.num_decoded
+    if not METHODS[arm.method].drafts_exactly:
+        return None  # the counter leaves out the steps that found nothing to draft
     return cell.counters.num_drafts if cell.counters else None

@@ -43,6 +43,8 @@ def _line(details: ErrorDetails) -> str:
 
 
 def _dotted(loc: tuple[int | str, ...]) -> str:
+    if loc[:1] == ("speculation",) and isinstance(loc[1] if len(loc) > 1 else None, int):
+        loc = (loc[0], *loc[2:])  # on the command line a key of it is written without a position
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
 
 
@@ -79,6 +81,8 @@ def _keys_at(loc: tuple[int | str, ...]) -> list[str]:
         # A part that is no field is a key of a mapping (a dataset's name, a method): its values are the next level.
         if model and part in model.model_fields:
             kind = model.model_fields[str(part)].annotation
+        elif isinstance(part, int):
+            kind = _model_or_items(kind)
         else:
             kind = get_args(kind)[-1] if get_origin(kind) else None
     model = _model(kind)
@@ -89,9 +93,15 @@ def _model(kind: object) -> type[BaseModel] | None:
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
+def _model_or_items(kind: object) -> type[BaseModel] | None:
+    """The model that a field holds, also in a list of any length."""
+    items = get_args(kind) if get_origin(kind) is tuple else ()
+    return _model(items[0] if items[1:] == (Ellipsis,) else kind)
+
+
 def _all_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
-        inner = _model(field.annotation)
+        inner = _model_or_items(field.annotation)
         if inner:
             yield from _all_paths(inner, f"{prefix}{name}.")
         else:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from math import ceil
 
 from rich.console import Console
@@ -14,7 +13,6 @@ from orchestrator.board import Board
 from orchestrator.cluster_budget import over_budget
 from orchestrator.config import SweepConfig
 from orchestrator.decide import Decided, decide
-from orchestrator.defects import refuse_known_defects
 from orchestrator.deploy import bindings_of, recommend_commands
 from orchestrator.errors import ConfigError, EngineNotFound, NodeUnavailable, SweepFailed
 from orchestrator.ledger import Ledger, LedgerView
@@ -27,12 +25,13 @@ from orchestrator.policy import gone_nodes, missing_blocks, unclosed_nodes
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
 from orchestrator.record import Recorder
-from orchestrator.records import FinishedVisit, ServerSpec, SessionRecord, VisitEvent, VisitRecord
+from orchestrator.records import FinishedVisit, ServerSpec, SessionRecord, Visit, VisitEvent, VisitRecord
 from orchestrator.report import write_report
 from orchestrator.selection import Recommendation, Selection
 from orchestrator.sweep_dir import SweepDir, open_sweep
 from tasks.host import probe_node, profile_mismatch
 from tasks.model_files import pin_revisions
+from tasks.preflight import refuse_plan
 from tasks.server_command import engine_command
 from tasks.server_http import ask, can_bind
 
@@ -49,8 +48,8 @@ def check_before_start(configs: Sequence[SweepConfig], plans: Sequence[Plan]) ->
         ConfigError or one of its kind, with what to change.
     """
     config = configs[0]
-    for arm in plans[0].arms:
-        refuse_known_defects(_engine_version(config), arm.method, config.workload.temperature)
+    for each, plan in zip(configs, plans, strict=True):
+        refuse_plan(each, plan)
     if config.cluster.aws is not None and config.cluster.address is None:
         raise ConfigError(
             "cluster.aws: the fleet's nodes cannot be reached from here; `orchestrator fleet sweep` with the same "
@@ -109,9 +108,7 @@ class _Open:
     recorder: Recorder
 
 
-def run_sweeps(
-    configs: Sequence[SweepConfig], console: Console, repeat_command: str
-) -> list[tuple[SweepDir, Selection]]:
+def run_sweeps(configs: Sequence[SweepConfig], console: Console, command: str) -> list[tuple[SweepDir, Selection]]:
     """Measure what is missing, then decide and report; several sweeps at the same time, each on its own hardware.
 
     Args:
@@ -136,8 +133,8 @@ def run_sweeps(
             with ExitStack() as fleets:
                 for sweep in sweeps:
                     fleets.enter_context(_fleet(sweep.config, sweep.sweep_dir, console))
-                _measure(sweeps, prompts, console)
-                finished = [(sweep.sweep_dir, decide_and_report(sweep.sweep_dir, repeat_command)) for sweep in sweeps]
+                _measure(sweeps, prompts, console, command)
+                finished = [(sweep.sweep_dir, decide_and_report(sweep.sweep_dir)) for sweep in sweeps]
             deadline_s = RECORD_DEADLINE_S
         finally:
             for unrecorded in [sweep.recorder.close(deadline_s) for sweep in sweeps]:
@@ -173,7 +170,7 @@ def require_complete(sweep_dirs: Sequence[SweepDir]) -> None:
         raise SweepFailed("\n".join(missing))
 
 
-def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
+def decide_and_report(sweep_dir: SweepDir) -> Selection:
     """Select from what is measured so far and write selection.json and the report."""
     config, plan, ledger = sweep_dir.config(), sweep_dir.plan(), sweep_dir.ledger()
     visits = ledger.visits()
@@ -198,7 +195,7 @@ def decide_and_report(sweep_dir: SweepDir, repeat_command: str) -> Selection:
         recommendation=_recommendation(decided, engine, visits),
     )
     sweep_dir.write_selection(selection)
-    write_report(sweep_dir.path, selection, plan, ledger, repeat_command)
+    write_report(sweep_dir.path, selection, plan, ledger, config.model)
     return selection
 
 
@@ -207,7 +204,7 @@ def _recommendation(decided: Decided, engine: str | None, visits: Sequence[Visit
     return recommend_commands(arm, engine, decided.reason, bindings_of(arm.server, visits)) if arm else None
 
 
-def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console: Console) -> None:
+def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console: Console, command: str) -> None:
     from orchestrator.cluster import ray_cluster  # Ray takes seconds to import: only when something runs
 
     boards = [Board(each.plan, policy_for(each.config), each.ledger, each.sweep_dir) for each in sweeps]
@@ -216,9 +213,11 @@ def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console:
     with ExitStack() as stack:
         for sweep, board in zip(sweeps, boards, strict=True):
             board.listeners.append(_kick_between_visits(sweep.recorder))
-            stack.enter_context(_session(board))
+            stack.enter_context(_session(board, command))
         nodes = stack.enter_context(ray_cluster(sweeps[0].config.cluster, kinds))
-        stack.enter_context(show_progress(boards, console))
+        stack.enter_context(
+            show_progress([(each.config, board) for each, board in zip(sweeps, boards, strict=True)], console)
+        )
         from orchestrator.schedule import run_visits  # after ray_cluster has set what Ray reads at import
         from orchestrator.search import Drive
 
@@ -237,7 +236,7 @@ def _pin_revisions(sweeps: Sequence[_Open]) -> list[dict[str, str]]:
 
 
 @contextmanager
-def _session(board: Board) -> Iterator[None]:
+def _session(board: Board, command: str) -> Iterator[None]:
     started, begun = datetime.now(UTC).isoformat(), time.monotonic()
     gone: tuple[str, ...] = ()
     try:
@@ -245,13 +244,13 @@ def _session(board: Board) -> Iterator[None]:
         gone = tuple(board.gone())  # an interrupted session says nothing about who will be there at the end
     finally:
         wall_s = time.monotonic() - begun
-        board.ledger.append(SessionRecord(started_utc=started, wall_s=wall_s, nodes_gone=gone))
+        board.ledger.append(SessionRecord(started_utc=started, wall_s=wall_s, command=command, nodes_gone=gone))
 
 
-def _kick_between_visits(recorder: Recorder) -> Callable[[VisitEvent], None]:
+def _kick_between_visits(recorder: Recorder) -> Callable[[Visit | VisitEvent], None]:
     """MLflow is written while the next server starts, never beside a measured block of the same machine."""
 
-    def listener(event: VisitEvent) -> None:
+    def listener(event: Visit | VisitEvent) -> None:
         if isinstance(event, FinishedVisit):
             recorder.kick()
 
@@ -293,14 +292,3 @@ def _what_is_missing(plan: Plan, ledger: LedgerView, sweep_dir: SweepDir) -> str
         f"not everything could be measured. {'; '.join(reasons) or 'no node was left'}. "
         f"What was measured is in {sweep_dir.path}; the same command tries the rest again"
     )
-
-
-def _engine_version(config: SweepConfig) -> str | None:
-    """Of the engine in this environment; None where another one will serve, which then reports its own."""
-    own = config.server.launcher == "process" and config.server.command is None
-    if not own or config.cluster.address is not None:
-        return None
-    try:
-        return version("vllm")
-    except PackageNotFoundError:
-        return None

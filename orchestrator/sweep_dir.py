@@ -17,6 +17,7 @@ from orchestrator.config import Strict, SweepConfig
 from orchestrator.errors import ConfigError, LedgerError, SweepLocked
 from orchestrator.hardware_comparison import HardwareComparison
 from orchestrator.ledger import Ledger, LedgerFile, key_of
+from orchestrator.live import Live
 from orchestrator.nodes import judge
 from orchestrator.plan import Plan
 from orchestrator.policies import policy_for
@@ -69,6 +70,34 @@ class SweepDir:
 
     def write_selection(self, selection: Selection) -> None:
         _replace(self.selection_path, selection.model_dump_json(indent=2))
+
+    def write_live(self, live: Live) -> None:
+        _replace(self._live_path, live.model_dump_json())
+
+    def live(self) -> Live | None:
+        """What it is doing; None where no process measures it."""
+        if not self.is_running:
+            return None
+        try:
+            return Live.model_validate_json(self._live_path.read_bytes())
+        except (FileNotFoundError, ValidationError):  # not begun yet, or another version's
+            return None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process that sees this folder measures a sweep of this name, and it is the newest one."""
+        lock = FileLock(self.path.parent / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            newest = newest_sweep(self.path.parents[1], self.path.parent.name)
+            return newest is not None and newest.path.resolve() == self.path.resolve()
+        lock.release()
+        return False
+
+    @property
+    def _live_path(self) -> Path:
+        return self.path / "live.json"
 
     def write_raw(self, visit_id: str, block_id: str, requests: Sequence[RequestRecord]) -> None:
         """Every request of a block, one JSON line each, as a gzip member of its own: a crash tears off one at most."""

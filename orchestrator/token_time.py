@@ -11,6 +11,7 @@ from math import isclose
 
 from orchestrator.config import Drafter, Model
 from orchestrator.memory import weights_gb
+from orchestrator.methods import METHODS
 
 OF_PEAK = (0.25, 0.8)
 """What a step reads per second, as a share of the peak of all channels that a hardware profile gives. Suppositions: no
@@ -29,10 +30,6 @@ ACCEPTANCE = (0.4, 0.85)
 """Chance that a drafted token is accepted once those before it are, on average over a sweep's datasets: with k = 15 it
 gives 1.7 to 6.2 tokens a step. The demo's three give 2.7 together (code 10, math 4.4, chat 1.3), HumanEval as published
 6.9."""
-SEQUENTIAL_METHODS = ("eagle3", "mtp", "draft_model")
-"""Their drafter runs once a drafted token; block drafters run once a step."""
-FREE_METHODS = ("ngram", "suffix")
-"""They draft without a model."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +75,12 @@ class Roofline:
 
     def _draft_gb(self, k: int, case: int) -> float:
         """What the drafter reads in one step."""
-        if k == 0 or self.method in FREE_METHODS:
+        passes = METHODS[self.method].passes
+        if k == 0 or passes == "none":
             return 0.0
         known = self.drafter.weight_gb if self.drafter else None
         once = read_gb(self.model, 1) * DRAFTER_SHARE[case] if known is None else known
-        return once * (k if self.method in SEQUENTIAL_METHODS else 1)
+        return once * (k if passes == "each" else 1)
 
 
 def read_gb(model: Model, num_tokens: int) -> float:

@@ -153,14 +153,18 @@ class Worth:
         return prediction.sd**2 / sqrt(prediction.sd**2 + noise)
 
     @cached_property
-    def predictor(self) -> Predictor:
-        largest = max(arm.num_speculative_tokens for arm in self._arms)
-        return Predictor(workloads=self.workloads, noise=self._noise, largest_k=largest, order=tuple(self._measured))
+    def predictors(self) -> Mapping[str, Predictor]:
+        """Method -> its predictor."""
+        methods = dict.fromkeys(arm.method for arm in self._arms)
+        order = tuple(self._measured)
+        return {
+            method: Predictor.of_method(method, self._arms, self.workloads, self._noise, order) for method in methods
+        }
 
     def _prediction(self, arm: Arm, found: WorkloadEvidence) -> Prediction | None:
         key = (arm.id, found.cell.id)
         if key not in self._predicted:
-            self._predicted[key] = self.predictor.predict(found, arm.num_speculative_tokens)
+            self._predicted[key] = self.predictors[arm.method].predict(found, arm.num_speculative_tokens)
         return self._predicted[key]
 
     def _with_enough(self, cells: Collection[str]) -> Wanted:
@@ -216,17 +220,18 @@ class Worth:
 
 
 def _by_distance(arms: Sequence[Arm], known: Sequence[Arm]) -> list[Arm]:
-    """`arms` so that each next one is farthest in k from all before it, the largest k first where none is `known`."""
-    left, taken, ordered = list(arms), [arm.num_speculative_tokens for arm in known], []
+    """`arms` so that each next one is farthest in k from all of its method before it; the largest k first of a method
+    that none is `known` of."""
+    left, taken, ordered = list(arms), list(known), []
+
+    def distance(arm: Arm) -> tuple[float, int]:
+        k = arm.num_speculative_tokens
+        same = [abs(k - other.num_speculative_tokens) for other in taken if other.method == arm.method]
+        return min(same, default=inf), k
+
     while left:
-        arm = max(
-            left,
-            key=lambda arm: (
-                min((abs(arm.num_speculative_tokens - k) for k in taken), default=inf),
-                arm.num_speculative_tokens,
-            ),
-        )
+        arm = max(left, key=distance)
         left.remove(arm)
-        taken.append(arm.num_speculative_tokens)
+        taken.append(arm)
         ordered.append(arm)
     return ordered

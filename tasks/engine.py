@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from orchestrator.engine_build import EngineBuild
 from orchestrator.errors import ArmMismatch, ServerNotReady
 from orchestrator.records import ServerSpec
 from tasks.server_http import Answer, ask
@@ -78,6 +79,11 @@ class Engine(ABC):
         answer = self._ask("/version", timeout_s=REQUEST_TIMEOUT_S)
         stated = answer.status == 200 and isinstance(answer.body, dict) and "version" in answer.body
         return str(answer.body["version"]) if stated else None
+
+    @property
+    def build(self) -> EngineBuild:
+        """What the running engine tells of itself; an empty version where it does not."""
+        return EngineBuild(version=self.engine_version or "")
 
     def wait_until_ready(self, *, timeout_s: float) -> float:
         """Wait until /health and a real one-token completion answer.

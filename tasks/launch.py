@@ -13,7 +13,7 @@ from orchestrator.records import ServerSpec
 from tasks.server_command import (
     engine_command,
     is_local,
-    openmp_library,
+    preloaded_libraries,
     serve_arguments,
     server_argv,
     server_env,
@@ -61,7 +61,7 @@ def launch_of(
     if spec.launcher == "docker":
         return _in_container(spec, name=name, port=port, api_key=api_key, cpus=cpus, **models)
     argv = server_argv(spec, host=HOST, port=port, **models)
-    env = server_env(spec, api_key=api_key, openmp=openmp_library(spec), inherited=os.environ, **models)
+    env = server_env(spec, api_key=api_key, preload=preloaded_libraries(spec), inherited=os.environ, **models)
     return Launch(argv, env)
 
 
@@ -81,7 +81,7 @@ def _in_container(
     env = server_env(
         spec,
         api_key=api_key,
-        openmp=None,  # the image preloads its own
+        preload=(),  # the image preloads its own
         inherited={},
         model_path=model_path,
         speculative_config=speculative_config,

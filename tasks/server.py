@@ -11,11 +11,13 @@ import os
 import secrets
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import JsonValue
 
+from orchestrator.engine_build import EngineBuild
 from orchestrator.errors import EngineNotFound, PortTaken, ServerCrashed, ServerError
 from orchestrator.records import ServerSpec
 from tasks.cpu_binding import thread_on
@@ -24,7 +26,7 @@ from tasks.engine import Engine, Pairs
 from tasks.guard import GuardedProcess
 from tasks.launch import Launch, launch_of
 from tasks.server_http import HOST, can_bind, free_port
-from tasks.server_log import RunningEngine, last_line, running_engine, useful_line
+from tasks.server_log import RunningEngine, applied_patches, has_triton, last_line, running_engine, useful_line
 
 
 class VllmServer(Engine):
@@ -114,6 +116,13 @@ class VllmServer(Engine):
     def last_words(self) -> str:
         return f"last line: {last_line(self.log_path, self._log_start)}"
 
+    @property
+    def build(self) -> EngineBuild:
+        """A Triton that it uses on CPUs has the CPU backend."""
+        is_logged = running_engine(self.log_path, self._log_start) is not None
+        uses_triton = is_logged and has_triton(self.log_path, self._log_start)
+        return replace(super().build, triton_backends=frozenset({"cpu"} if uses_triton else ()))
+
     def raise_if_ended(self) -> None:
         """Raises ServerCrashed with the cause from the log when the engine has ended."""
         try:
@@ -133,6 +142,8 @@ class VllmServer(Engine):
         running = running_engine(self.log_path, self._log_start)
         if running is not None:
             pairs |= _logged_pairs(self.spec, self.model_path, self.speculative_config, running)
+        if self.spec.patches:
+            pairs["patches"] = (tuple(sorted(self.spec.patches)), applied_patches(self.log_path, self._log_start))
         return pairs
 
     def stop(self) -> float:
@@ -183,7 +194,9 @@ def _logged_pairs(
     if running.speculation_stated:
         wanted = speculative_config or {}
         pairs["method"] = (wanted.get("method"), running.method)
-        pairs["drafter"] = (wanted.get("model"), running.drafter)
+        # A target that drafts with layers of its own is its own drafter.
+        own = model_path if running.method == "mtp" or wanted.get("method") == "dspark" else None
+        pairs["drafter"] = (wanted.get("model") or own, running.drafter)
         pairs["num_speculative_tokens"] = (wanted.get("num_speculative_tokens"), running.num_speculative_tokens)
     return pairs
 

@@ -2,7 +2,8 @@
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from ctypes.util import find_library
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -13,6 +14,7 @@ from orchestrator.records import ServerSpec
 from tasks import early_interpreters
 
 _OPENMP = "libiomp5.so"
+_TCMALLOC = "tcmalloc_minimal"
 _KEPT_VLLM_VARIABLES = frozenset(
     {"VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "VLLM_ASSETS_CACHE", "VLLM_TARGET_DEVICE", "VLLM_LOGGING_CONFIG_PATH"}
 )
@@ -74,6 +76,8 @@ def serve_arguments(
         arguments += ["--tensor-parallel-size", str(spec.tensor_parallel_size)]
     if spec.max_num_batched_tokens is not None:
         arguments += ["--max-num-batched-tokens", str(spec.max_num_batched_tokens)]
+    if spec.enable_chunked_prefill is not None:
+        arguments.append("--enable-chunked-prefill" if spec.enable_chunked_prefill else "--no-enable-chunked-prefill")
     if spec.enforce_eager:
         arguments.append("--enforce-eager")
     if spec.revision and not is_local(model_path):
@@ -91,13 +95,13 @@ def server_env(
     model_path: str,
     speculative_config: Mapping[str, JsonValue] | None,
     api_key: str,
-    openmp: Path | None,
+    preload: Sequence[str],
     inherited: Mapping[str, str],
 ) -> dict[str, str]:
     """The engine's whole environment: `inherited` without what would silently change the arm, the arm's own on top.
 
     Args:
-        openmp: the library to preload (see `openmp_library`); None preloads nothing more.
+        preload: libraries, as paths or names that the loader finds (see `preloaded_libraries`).
         inherited: the environment of the process that starts the engine. VLLM_* (but for its folders), RAY_* and
             OMP_NUM_THREADS are dropped: what shapes a measurement comes from `server.env`, which is part of the arm.
     """
@@ -108,15 +112,43 @@ def server_env(
         "VLLM_API_KEY": api_key,
         "PYTHONUNBUFFERED": "1",
     }
-    if openmp is not None and openmp.name not in env.get("LD_PRELOAD", ""):
-        # The container image already preloads this library together with an allocator: keep what is there.
-        env["LD_PRELOAD"] = ":".join(filter(None, [str(openmp), env.get("LD_PRELOAD")]))
+    # The container image already preloads OpenMP together with an allocator: keep what is there.
+    missing = [library for library in preload if Path(library).name not in env.get("LD_PRELOAD", "")]
+    if missing:
+        env["LD_PRELOAD"] = ":".join(filter(None, [*missing, env.get("LD_PRELOAD")]))
     if spec.omp_threads_bind is not None:
         env["VLLM_CPU_OMP_THREADS_BIND"] = spec.omp_threads_bind
+    if spec.patches:
+        env["VLLM_PLUGINS"] = plugins(spec)
     drafter = (speculative_config or {}).get("model")
     if is_local(model_path) and (drafter is None or is_local(str(drafter))):
         env["HF_HUB_OFFLINE"] = "1"
-    return env | spec.env
+    return env | {name: value for name, value in spec.env.items() if name != "VLLM_PLUGINS" or not spec.patches}
+
+
+def plugins(spec: ServerSpec) -> str:
+    """VLLM_PLUGINS: the patches, and what `server.env` names besides. Without either vLLM loads all that it finds."""
+    return ",".join([*filter(None, [spec.env.get("VLLM_PLUGINS")]), *spec.patches])
+
+
+def preloaded_libraries(spec: ServerSpec) -> list[str]:
+    """What the arm asks to preload, as far as this node has it: OpenMP is left out where there is none, since every
+    arm asks for it, but an allocator that was asked for must be there.
+
+    Raises:
+        EngineNotFound: the allocator is missing.
+    """
+    openmp = openmp_library(spec)
+    found = [str(openmp)] if openmp else []
+    if spec.preload_tcmalloc:
+        allocator = find_library(_TCMALLOC)
+        if allocator is None:
+            raise EngineNotFound(
+                f"server.preload_tcmalloc: this node has no lib{_TCMALLOC}; install it (Debian, Ubuntu: "
+                "apt-get install libtcmalloc-minimal4), or leave preload_tcmalloc false"
+            )
+        found.append(allocator)
+    return found
 
 
 def openmp_library(spec: ServerSpec) -> Path | None:

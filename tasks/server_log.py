@@ -27,6 +27,9 @@ _SPECULATION = re.compile(
 )
 
 
+_PATCH = re.compile(r"specsweep patch (?P<name>\w+) is applied")
+"""What infra/engine/patches logs in every process of the engine."""
+_NO_TRITON = re.compile(r"Disabling Triton|Triton (?:is )?not installed")
 _BINDING_HEADER = "OpenMP thread binding info:"
 
 
@@ -79,9 +82,7 @@ def root_cause(lines: Sequence[str]) -> str:
 
 def running_engine(log_path: Path, start: int = 0) -> RunningEngine | None:
     """The configuration in the "Initializing a V1 LLM engine" line after byte `start`; None without such a line."""
-    with log_path.open("rb") as log:
-        log.seek(start)
-        line = _ENGINE_LINE.search(log.read(_HEAD_BYTES).decode(errors="replace"))
+    line = _ENGINE_LINE.search(_head(log_path, start))
     if line is None:
         return None
     fields = line["fields"]
@@ -106,13 +107,28 @@ def thread_binding(log_path: Path) -> str | None:
 
     None without such lines. Source: vllm/utils/ompmultiprocessing.py of vLLM 0.32.
     """
-    with log_path.open("rb") as log:
-        lines = [_strip(line)[1] for line in log.read(_HEAD_BYTES).decode(errors="replace").splitlines()]
+    lines = [_strip(line)[1] for line in _head(log_path, 0).splitlines()]
     header = next((at for at, line in enumerate(lines) if line.startswith(_BINDING_HEADER)), None)
     if header is None:
         return None
     details = itertools.takewhile(lambda line: line.startswith("\t"), lines[header + 1 :])
     return "; ".join(line.strip() for line in details) or None
+
+
+def applied_patches(log_path: Path, start: int = 0) -> tuple[str, ...]:
+    """Names of the repairs that the engine says it runs with."""
+    return tuple(sorted({found["name"] for found in _PATCH.finditer(_head(log_path, start))}))
+
+
+def has_triton(log_path: Path, start: int = 0) -> bool:
+    """Whether vLLM found a Triton that it can use: it says so only where it did not (triton_utils/importing.py)."""
+    return _NO_TRITON.search(_head(log_path, start)) is None
+
+
+def _head(log_path: Path, start: int) -> str:
+    with log_path.open("rb") as log:
+        log.seek(start)
+        return log.read(_HEAD_BYTES).decode(errors="replace")
 
 
 def _tail(log_path: Path, start: int) -> list[str]:

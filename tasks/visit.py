@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from orchestrator.defects import refuse_known_defects, sampling_collapse
+from orchestrator.engine_build import EngineBuild
 from orchestrator.errors import ArmMismatch, LoadFailed, NodeInterrupted, NodeUnavailable, OrchestratorError
+from orchestrator.methods import METHODS
 from orchestrator.metrics import tokens_per_draft
 from orchestrator.node_kinds import numa_index
 from orchestrator.provenance import library_versions
@@ -38,8 +40,9 @@ from tasks.host import probe_node, profile_mismatch, take_normal_priority
 from tasks.host_use import HostReading, crowded, host_use
 from tasks.load import LoadResult, Target, run_load, summarise
 from tasks.model_files import fetch_models
+from tasks.preflight import refuse_arm
 from tasks.server import VllmServer
-from tasks.server_log import thread_binding
+from tasks.server_log import applied_patches, thread_binding
 from tasks.visit_folder import require_room, visit_folder
 
 TOKENS_PER_DRAFT_TOLERANCE = 0.02
@@ -104,7 +107,9 @@ class _Run:
 
     def measure(self) -> Iterator[MeasuredBlock]:
         _refuse_interrupted()
+        refuse_arm(self.task.visit.arm, self._temperatures)
         folders = self._fetch_models()
+        refuse_arm(self.task.visit.arm, self._temperatures, folders)
         take_normal_priority()
         visit = self.task.visit
         self.binding = cpu_binding(visit.arm.server, numa_index(visit.node, self.task.hardware))
@@ -131,7 +136,7 @@ class _Run:
             self.server_start_s = time.monotonic() - begun
             self.engine_version = server.engine_version
             server.verify_configuration()
-            self._refuse_defects()
+            self._refuse_defects(server.build)
             target = Target(base_url=server.base_url, api_key=server.api_key, model=server.model_name)
             yield from self._blocks(server, target)
             begun = time.monotonic()
@@ -151,6 +156,16 @@ class _Run:
             folders=folders,
         )
 
+    @property
+    def _temperatures(self) -> list[float]:
+        return [cell.temperature for cell in self.task.workloads.values()]
+
+    def _refuse_defects(self, build: EngineBuild) -> None:
+        """Again, for an engine that was not known before it ran."""
+        arm = self.task.visit.arm
+        for temperature in self._temperatures:
+            refuse_known_defects(build, arm.method, temperature, arm.server.patches)
+
     def _fetch_models(self) -> dict[str, str]:
         """Model -> folder. The visit's own time begins after it. A server that is already there has its own."""
         if self.task.visit.arm.server.launcher == "external":
@@ -163,10 +178,6 @@ class _Run:
     def _start_clock(self) -> None:
         self.started = time.monotonic()
         self.started_utc = datetime.now(UTC).isoformat()
-
-    def _refuse_defects(self) -> None:
-        for cell in self.task.workloads.values():
-            refuse_known_defects(self.engine_version, self.task.visit.arm.method, cell.temperature)
 
     def _blocks(self, server: Engine, target: Target) -> Iterator[MeasuredBlock]:
         warm: set[str] = set()
@@ -291,6 +302,8 @@ class _Run:
         if arm.is_baseline:
             return f"the baseline drafted {drafted:.2f} tokens a step" if drafted else None
         least, most = arm.k_range(cell.max_concurrency or arm.server.max_num_seqs)
+        if not METHODS[arm.method].drafts_exactly:
+            least = 0  # it drafts what it finds, at most k
         if drafted is None:
             return f"{arm.name} drafted nothing: the engine does not speculate" if least else None
         if not least * (1 - TOKENS_PER_DRAFT_TOLERANCE) <= drafted <= most * (1 + TOKENS_PER_DRAFT_TOLERANCE):
@@ -321,6 +334,7 @@ class _Run:
             engine_version=self.engine_version,
             node_info=self.node_info,
             thread_binding=thread_binding(self.log_path) if log else None,
+            engine_patches=applied_patches(self.log_path) if log else (),
             cpu_binding=self.binding,
             versions=library_versions(),
             server_log=self.log_path.name if log else None,

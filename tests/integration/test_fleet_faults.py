@@ -70,8 +70,9 @@ def has_errors(box: Sandbox, name: str, node: str) -> bool:
 def test_two_sweeps_share_the_nodes_of_a_cluster(fleet: Hosts, box: Sandbox) -> None:
     names = ("one", "other")
     running = [fleet.sweep(*arguments(name, step_ms=5), host="driver") for name in names]
-    for name, sweep in zip(names, running, strict=True):
-        require_whole(fleet, sweep.wait(), name)
+    ended = [sweep.wait() for sweep in running]
+    for name, each in zip(names, ended, strict=True):
+        require_whole(fleet, each, name)
 
 
 def test_visit_of_a_node_that_hangs_goes_elsewhere_and_its_server_ends_when_it_goes_on(

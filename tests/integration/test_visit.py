@@ -71,6 +71,13 @@ def test_engine_that_accepts_only_at_temperature_0_is_refused() -> None:
     assert "on the same prompts at temperature 0" in finished.error
 
 
+def test_engine_that_tells_its_version_only_once_it_runs_is_refused_where_it_is_known_to_break() -> None:
+    blocks, finished = visit(temperature=0.7)
+
+    assert not blocks
+    assert (finished.error or "").startswith("ConfigError: workload.temperature=0.7 with speculation method 'dflash'")
+
+
 def test_engine_that_accepts_when_sampling_too_is_measured() -> None:
     blocks, finished = visit(*REPAIRED, temperature=0.7)
 

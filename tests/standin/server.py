@@ -353,6 +353,7 @@ def log_configuration(args: argparse.Namespace) -> None:
         "dtype=torch.bfloat16, max_seq_len=%d, device_config=cpu",
         *(args.model, stated, args.model, args.max_model_len),
     )
+    log.warning("Triton is not installed. triton-cpu is expected on x86 CPUs.")
     for line in ("OpenMP thread binding info: ", "\tVLLM_CPU_OMP_THREADS_BIND='auto'", "\tlocal_rank=0, core ids=[0]"):
         log.info(line)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from orchestrator.config import Dataset, Drafter, Hardware, Model, Speculation, SweepConfig, Workload
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan, PromptSet, plan_sweep
+from orchestrator.recommend import crossovers
 from orchestrator.records import (
     Arm,
     Block,
@@ -111,6 +112,7 @@ def make_selection(plan: Plan) -> Selection:
                 reason="measured again at the mix: 2.31x [2.20, 2.43]",
             ),
         ),
+        crossovers=crossovers(workloads),
         drifts=(
             Drift(
                 dataset="code",
@@ -171,7 +173,8 @@ def make_ledger(plan: Plan, path: Path) -> Ledger:
     error = "dflash-k15: vLLM exited 1 (drafter 'x' not found)"
     records.append(failed.model_copy(update={"error": error, "server_log": "dflash-k15-1.log", "attempt": 2}))
     visits = [record for record in records if isinstance(record, VisitRecord)]
-    records.append(SessionRecord(started_utc="2026-08-01T10:15:00Z", wall_s=sum(v.wall_s for v in visits) + 12))
+    wall_s = sum(visit.wall_s for visit in visits) + 12
+    records.append(SessionRecord(started_utc="2026-08-01T10:15:00Z", wall_s=wall_s, command="make sweep"))
     path.write_text("".join(record.model_dump_json() + "\n" for record in records))
     return Ledger(path)
 

@@ -67,7 +67,7 @@ def test_whole_sweep_measures_every_block_once(board: Board) -> None:
 def test_result_of_a_visit_that_does_not_run_is_dropped(board: Board) -> None:
     visit = start(board)
     board.lose(visit.id, "node died")
-    heard: list[VisitEvent] = []
+    heard: list[Visit | VisitEvent] = []
     board.listeners.append(heard.append)
 
     for event in answers(board.plan, visit):
@@ -82,7 +82,7 @@ def test_result_of_a_visit_that_does_not_run_is_dropped(board: Board) -> None:
 def test_block_sent_twice_counts_once(board: Board) -> None:
     visit = start(board)
     event = answer(board.plan, visit, board.plan.blocks[0])
-    heard: list[VisitEvent] = []
+    heard: list[Visit | VisitEvent] = []
     board.listeners.append(heard.append)
 
     board.take(event)
@@ -142,9 +142,10 @@ def test_server_log_is_kept_beside_the_ledger(board: Board) -> None:
 
 def test_listener_hears_of_a_result_only_when_it_is_in_the_ledger(board: Board) -> None:
     seen: list[int] = []
+    visit = start(board)
     board.listeners.append(lambda event: seen.append(len(board.ledger.blocks()) + len(board.ledger.visits())))
 
-    finish(board, start(board))
+    finish(board, visit)
 
     assert seen == [1, 2, 3, 4, 5]
 

@@ -150,7 +150,7 @@ def test_sweep_ends_with_the_verdicts_and_knows_the_command_to_repeat(
 
     def behaviour(configs: Sequence[SweepConfig], console: object, command: str) -> object:
         seen.extend((config, command) for config in configs)
-        return [(measured, decide(measured, command))]
+        return [(measured, decide(measured))]
 
     sweep_that(monkeypatch, behaviour)
     code, out, _ = run("sweep", "name=mine", "workload.max_concurrency=[1,2]")

@@ -35,7 +35,7 @@ def test_demo_is_what_runs_when_nothing_is_said() -> None:
         "demo://target",
         ["code", "math", "chat"],
     )
-    assert config.speculation.num_speculative_tokens == (1, 3, 7, 15)
+    assert config.speculation[0].num_speculative_tokens == (1, 3, 7, 15)
     assert (config.workload.max_concurrency, config.workload.output_len) == ((1, 4), 128)
     assert (config.workload.num_blocks, config.workload.prompts_per_block) == (5, 4)
 
@@ -47,7 +47,7 @@ def test_choice_on_the_command_line_beats_the_preset(preset_first: bool) -> None
 
     assert (config.name, config.model.name, config.hardware.name) == ("demo", "qwen3_5_9b", "r8i_16xlarge")
     assert list(config.datasets) == ["humaneval", "gsm8k", "mt_bench"]
-    assert config.speculation.num_speculative_tokens == (4, 8, 15)
+    assert config.speculation[0].num_speculative_tokens == (4, 8, 15)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_choice_on_the_command_line_beats_the_preset(preset_first: bool) -> None
     [("speculation=none", ()), ("speculation=dflash_coarse", (3, 7, 15))],
 )
 def test_no_value_of_a_preset_outlives_the_group_it_was_chosen_with(choice: str, expected: tuple[int, ...]) -> None:
-    assert compose(["sweep=xeon_dflash", choice]).speculation.num_speculative_tokens == expected
+    assert compose(["sweep=xeon_dflash", choice]).speculation[0].num_speculative_tokens == expected
 
 
 def test_several_kinds_of_hardware_are_a_sweep_each_that_differ_in_nothing_else() -> None:
@@ -188,7 +188,11 @@ def test_key_of_a_dataset_that_is_not_chosen_does_not_make_a_new_one() -> None:
             "workload.max_concurrency=[1,0]",
             "workload.max_concurrency[1]: must be greater than or equal to 1, but got 0",
         ),
-        ("speculation.method=dflsh", "speculation.method: must be 'none' or 'dflash', but got 'dflsh'"),
+        (
+            "speculation.method=dflsh",
+            "speculation.method: must be 'none', 'dflash', 'dflash2', 'dspark', 'eagle3', 'mtp', 'draft_model', "
+            "'ngram' or 'suffix', but got 'dflsh'",
+        ),
         ("model.drafters=3", "model.drafters: must be a mapping, but got 3"),
         ("seed.x=1", "seed: must be a valid integer, but got {'x': 1}"),
         (
@@ -262,7 +266,7 @@ def test_own_preset_chooses_from_own_and_shipped_groups(folder: Path) -> None:
     config = compose(["sweep=mine"], folder)
 
     assert (config.name, config.seed, config.model.name) == ("mine", 7, "qwen3_8b")
-    assert config.speculation.num_speculative_tokens == (9,)
+    assert config.speculation[0].num_speculative_tokens == (9,)
 
 
 def test_unknown_key_in_an_own_file_is_refused_with_the_near_one(folder: Path) -> None:

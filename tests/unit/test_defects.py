@@ -3,6 +3,7 @@
 import pytest
 
 from orchestrator.defects import refuse_known_defects, sampling_collapse
+from orchestrator.engine_build import EngineBuild
 from orchestrator.errors import ConfigError
 from orchestrator.records import SpecCounters
 
@@ -10,7 +11,7 @@ from orchestrator.records import SpecCounters
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.0+cpu", "0.32.4", "0.32.1rc1"])
 def test_speculation_at_temperature_above_0_is_refused_on_vllm_0_32(version: str) -> None:
     with pytest.raises(ConfigError, match=r"workload\.temperature=0\.7 .* on vLLM 0\.32.*set workload\.temperature=0"):
-        refuse_known_defects(version, "dflash", 0.7)
+        refuse_known_defects(EngineBuild(version), "dflash", 0.7)
 
 
 @pytest.mark.parametrize(
@@ -20,12 +21,20 @@ def test_speculation_at_temperature_above_0_is_refused_on_vllm_0_32(version: str
         ("0.32.0", "none", 0.7),
         ("0.33.0", "dflash", 0.7),
         ("0.31.9", "dflash", 0.7),
-        (None, "dflash", 0.7),
+        ("", "dflash", 0.7),
         ("a build of our own", "dflash", 0.7),
     ],
 )
-def test_what_the_defect_does_not_touch_passes(version: str | None, method: str, temperature: float) -> None:
-    refuse_known_defects(version, method, temperature)
+def test_what_the_defect_does_not_touch_passes(version: str, method: str, temperature: float) -> None:
+    refuse_known_defects(EngineBuild(version), method, temperature)
+
+
+def test_an_engine_whose_triton_runs_on_cpus_samples_rightly() -> None:
+    refuse_known_defects(EngineBuild("0.32.0", triton_backends=frozenset({"cpu"})), "dflash", 0.7)
+
+
+def test_a_repaired_engine_may_sample() -> None:
+    refuse_known_defects(EngineBuild("0.32.0"), "dflash", 0.7, ["sampling_expand"])
 
 
 def counters(num_drafts: int, num_accepted_tokens: int) -> SpecCounters:

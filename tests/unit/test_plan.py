@@ -344,6 +344,36 @@ def test_space_makes_an_arm_of_every_combination_with_every_k_and_one_plain_base
     assert Plan.model_validate_json(planned.model_dump_json()) == planned
 
 
+def test_space_sets_the_drafter_where_vllm_reads_it_and_the_baseline_stays_plain() -> None:
+    planned = plan({"space": {"draft_tensor_parallel_size": [1, 2], "draft_attention_backend": ["TORCH_SDPA"]}})
+    assert planned.arms[0].settings == {}
+    varied = planned.arms[1:3]
+    assert [re.sub(r"draft[0-9a-f]{6}$", "draftHASH", arm.name.split("-", 2)[2]) for arm in varied] == [
+        "drafttp1-draftHASH",
+        "drafttp2-draftHASH",
+    ]
+    for arm, size in zip(varied, (1, 2), strict=True):
+        config = arm.server.speculative_config or {}
+        assert (config["draft_tensor_parallel_size"], config["attention_backend"]) == (size, "TORCH_SDPA")
+
+
+@pytest.mark.parametrize(
+    ("axis", "values", "names"),
+    [
+        ("dtype", ["bfloat16", "float32"], ["bfloat16", "float32"]),
+        ("kv_cache_gib", [1, 2.5], ["kv1", "kv2.5"]),
+        ("enable_chunked_prefill", [False, True], ["unchunked", "chunked"]),
+        ("enable_prefix_caching", [True], ["prefix"]),
+        ("preload_tcmalloc", [False, True], ["nomalloc", "tcmalloc"]),
+        ("reserved_cores", [0, 2], ["reserved0", "reserved2"]),
+    ],
+)
+def test_every_engine_setting_can_be_an_axis(axis: str, values: list[object], names: list[str]) -> None:
+    arms = plan({"space": {axis: values}}).arms[1 : len(values) + 1]
+    assert [getattr(arm.server, axis) for arm in arms] == values
+    assert [arm.name.split("-")[-1] for arm in arms] == names
+
+
 def test_arm_of_a_space_is_the_same_as_with_that_value_in_server_so_that_measurements_carry_over() -> None:
     varied = plan({"space": {"max_num_batched_tokens": [2048], "omp_threads_bind": ["0-1"]}})
 

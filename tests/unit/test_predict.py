@@ -81,6 +81,47 @@ def test_survival_is_pooled_over_concurrencies_but_time_is_not() -> None:
     assert found.predict(found.workloads[1], 3) is None
 
 
+def two_methods() -> Plan:
+    """dflash and ngram, k = 3 and 15 each."""
+    plan = make_plan([3, 15])
+    others = [
+        arm.model_copy(update={"id": f"ngram-{arm.id}", "name": arm.name.replace("dflash", "ngram"), "method": "ngram"})
+        for arm in plan.arms[1:]
+    ]
+    return plan.model_copy(update={"arms": (*plan.arms, *others)})
+
+
+def test_methods_share_neither_survival_nor_step_times() -> None:
+    plan = two_methods()
+    dflash, ngram = (next(arm for arm in plan.arms if arm.name == name) for name in ("dflash-k15", "ngram-k15"))
+    blocks = measure(plan, {})
+    blocks += [block_record(plan, dflash, block, 200.0, counters=counters(15)) for block in plan.blocks]
+    workloads = gather(plan, blocks, SelectionRules())
+    of_dflash, of_ngram = (
+        Predictor.of_method(method, plan.arms, workloads, NOISE, [arm.id for arm in (dflash, ngram)])
+        for method in ("dflash", "ngram")
+    )
+
+    assert of_dflash.predict(workloads[0], 3) == predict(plan, blocks, 3)
+    assert of_ngram.predict(workloads[0], 3) is None
+    assert of_dflash.order == (dflash.id,)
+
+
+def test_steps_that_found_nothing_to_draft_count_as_steps() -> None:
+    plan = two_methods()
+    ngram = next(arm for arm in plan.arms if arm.name == "ngram-k15")
+    found = SpecCounters(
+        num_drafts=10, num_draft_tokens=150, num_accepted_tokens=20, num_accepted_tokens_per_pos=(8, 6, 4, 2)
+    )
+    blocks = measure(plan, {})
+    # 100 tokens decoded in 80 steps, 10 of which drafted.
+    blocks += [block_record(plan, ngram, plan.blocks[0], counters=found, num_requests=2, output_tokens=102)]
+    predictor = Predictor.of_method("ngram", plan.arms, gather(plan, blocks, SelectionRules()), NOISE, [ngram.id])
+
+    assert predictor.tokens_per_step("code", 15) == pytest.approx(1 + 20 / 80)
+    assert predictor.tokens_per_step("code", 2) == pytest.approx(1 + 14 / 80)
+
+
 def test_longer_draft_than_any_measured_is_not_predicted() -> None:
     plan = make_plan([3, 7, 15])
     found = predictor(plan, measure(plan, {3: 2.0}))

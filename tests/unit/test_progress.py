@@ -8,11 +8,15 @@ from rich.console import Console
 
 from orchestrator.board import Board
 from orchestrator.ledger import Ledger
+from orchestrator.live import Live
+from orchestrator.live_text import live_view
 from orchestrator.policy import Grid
 from orchestrator.progress import Progress, show_progress
 from orchestrator.records import MeasuredBlock, Visit
 from orchestrator.sweep_dir import SweepDir
-from tests.unit.builders import answer, answers, finished, make_plan
+from tests.unit.builders import answer, answers, finished, make_config, make_plan
+
+CONFIG = make_config([1, 3])
 
 
 @pytest.fixture
@@ -42,13 +46,13 @@ def text(of: Console) -> str:
 
 def table(progress: Progress) -> str:
     plain = console(terminal=False)
-    plain.print(progress.render())
+    plain.print(live_view(progress.live()))
     return text(plain)
 
 
 def test_not_a_terminal_gets_one_line_a_visit_and_no_control_codes(board: Board) -> None:
     out = console(terminal=False)
-    with show_progress([board], out):
+    with show_progress([(CONFIG, board)], out):
         for event in answers(board.plan, start(board)):
             board.take(event)
 
@@ -61,7 +65,7 @@ def test_not_a_terminal_gets_one_line_a_visit_and_no_control_codes(board: Board)
 @pytest.mark.parametrize("terminal", [True, False])
 def test_failed_visit_is_told_with_its_reason_whole_and_as_it_is(board: Board, terminal: bool) -> None:
     out = console(terminal=terminal)
-    Progress(board, out)
+    Progress(CONFIG, board, out)
 
     board.take(finished(start(board), error="ServerCrashed: [/usr/bin/vllm] exited 1; " + "x" * 200))
 
@@ -69,7 +73,7 @@ def test_failed_visit_is_told_with_its_reason_whole_and_as_it_is(board: Board, t
 
 
 def test_table_shows_what_runs_where_and_what_it_measured_last(board: Board) -> None:
-    progress = Progress(board, console(terminal=True))
+    progress = Progress(CONFIG, board, console(terminal=True))
     visit = start(board)
     assert "starting the server" in table(progress)
 
@@ -81,7 +85,7 @@ def test_table_shows_what_runs_where_and_what_it_measured_last(board: Board) -> 
 
 
 def test_void_block_is_shown_with_its_reason_and_is_not_done(board: Board) -> None:
-    progress = Progress(board, console(terminal=True))
+    progress = Progress(CONFIG, board, console(terminal=True))
     visit = start(board)
 
     board.take(answer(board.plan, visit, board.plan.blocks[0], void_reason="1 of 2 requests failed"))
@@ -93,7 +97,7 @@ def test_void_block_is_shown_with_its_reason_and_is_not_done(board: Board) -> No
 
 
 def test_finished_visit_leaves_the_table(board: Board) -> None:
-    progress = Progress(board, console(terminal=True))
+    progress = Progress(CONFIG, board, console(terminal=True))
     for event in answers(board.plan, start(board)):
         board.take(event)
 
@@ -105,14 +109,14 @@ def test_blocks_of_earlier_sessions_count_as_done_but_not_for_the_time_left(tmp_
     for event in answers(earlier.plan, start(earlier)):
         earlier.take(event)
 
-    shown = table(Progress(new_board(tmp_path), console(terminal=True)))
+    shown = table(Progress(CONFIG, new_board(tmp_path), console(terminal=True)))
 
     assert "4 of 16 blocks" in shown
     assert "left" not in shown
 
 
 def test_everything_done_has_no_time_left(board: Board) -> None:
-    progress = Progress(board, console(terminal=True))
+    progress = Progress(CONFIG, board, console(terminal=True))
     while visit := board.next_visit(["a"]):
         for event in answers(board.plan, visit):
             board.take(event)
@@ -122,7 +126,7 @@ def test_everything_done_has_no_time_left(board: Board) -> None:
 
 
 def test_block_that_is_sent_twice_is_counted_once(board: Board) -> None:
-    progress = Progress(board, console(terminal=True))
+    progress = Progress(CONFIG, board, console(terminal=True))
     event = answers(board.plan, start(board))[0]
     assert isinstance(event, MeasuredBlock)
 
@@ -134,8 +138,37 @@ def test_block_that_is_sent_twice_is_counted_once(board: Board) -> None:
 
 def test_terminal_gets_a_live_table_that_is_gone_afterwards(board: Board) -> None:
     out = console(terminal=True)
-    with show_progress([board], out):
+    with show_progress([(CONFIG, board)], out):
         pass
 
     assert "0 of 16 blocks" in text(out)
     assert "\x1b[2K" in text(out)
+
+
+def test_another_terminal_reads_what_runs_who_leads_and_what_is_left(board: Board) -> None:
+    Progress(CONFIG, board, console(terminal=False))
+    for arm_rate in (100.0, 200.0):
+        visit = start(board)
+        by_id = {block.id: block for block in board.plan.blocks}
+        for block_id in visit.block_ids:
+            board.take(answer(board.plan, visit, by_id[block_id], wall_s=1000 / arm_rate))
+        board.take(finished(visit))
+    running = start(board)
+
+    live = Live.model_validate_json((board.sweep_dir.path / "live.json").read_bytes())
+
+    assert [(visit.node, visit.arm, visit.num_done) for visit in live.running] == [("a", running.arm.name, 0)]
+    [leader] = live.leaders
+    assert leader.speedup is not None
+    assert leader.speedup.mean == pytest.approx(2)
+    assert leader.verdict == "speculate"
+    assert (live.num_done, live.num_blocks) == (8, 16)
+    assert live.node_hours == pytest.approx(2 * 30 / 3600)
+    assert live.usd is None
+
+
+def test_a_visit_is_shown_from_its_start_on(board: Board) -> None:
+    progress = Progress(CONFIG, board, console(terminal=True))
+    assert "opening" not in table(progress)
+    start(board)
+    assert "starting the server" in (board.sweep_dir.path / "live.json").read_text()

@@ -221,6 +221,15 @@ def test_schedule_in_vllms_form(best: dict[int, int | None], expected: list[list
     assert levels(best) == expected
 
 
+def test_levels_of_different_methods_make_no_schedule_since_a_server_has_one_method() -> None:
+    plan = with_max_num_seqs(make_plan(GRID), 16)
+    ngram = Choice(arm="ngram-k3", method="ngram", num_speculative_tokens=3)
+    other = workload(concurrency=4, best=3).model_copy(update={"best": ngram})
+
+    assert batch_size_schedules(plan, [workload(concurrency=1, best=7), other]) == ()
+    assert batch_size_schedules(plan, [workload(concurrency=1, best=7), workload(concurrency=4, best=3)])[0].method
+
+
 def test_dataset_where_no_level_speculates_has_no_schedule() -> None:
     assert levels({1: 0, 4: None}) == []
 

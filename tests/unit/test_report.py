@@ -27,8 +27,8 @@ class Written:
     markdown: str
 
 
-def write(folder: Path, selection: Selection, plan: Plan, ledger: Ledger | None = None, **more: str) -> Written:
-    paths = write_report(folder, selection, plan, ledger or Ledger(folder / "empty.jsonl"), **more)
+def write(folder: Path, selection: Selection, plan: Plan, ledger: Ledger | None = None) -> Written:
+    paths = write_report(folder, selection, plan, ledger or Ledger(folder / "empty.jsonl"))
     return Written(folder, paths, paths[0].read_text(), paths[1].read_text())
 
 
@@ -45,7 +45,7 @@ def selection(plan: Plan) -> Selection:
 @pytest.fixture(scope="module")
 def report(plan: Plan, selection: Selection, tmp_path_factory: pytest.TempPathFactory) -> Written:
     folder = tmp_path_factory.mktemp("report")
-    return write(folder, selection, plan, make_ledger(plan, folder / "ledger.jsonl"), repeat_command="make sweep")
+    return write(folder, selection, plan, make_ledger(plan, folder / "ledger.jsonl"))
 
 
 def one_workload(selection: Selection, arm_changes: Mapping[str, object], **changes: object) -> Selection:
@@ -80,7 +80,7 @@ def test_every_figure_is_written_as_svg_and_png_and_shown_inline(report: Written
     figures = {path.name for path in report.paths[2:]}
     assert "code-c1-throughput.svg" in figures
     assert "math-concurrency.png" in figures
-    assert len(figures) == 2 * (6 * 2 + 3)
+    assert len(figures) == 2 * (6 * 2 + 3 + 1)
     assert all(path.stat().st_size > 1000 for path in report.paths)
     assert report.html.count("<svg ") == len(figures) / 2
 
@@ -109,6 +109,12 @@ def test_plots_take_their_colours_from_the_page(report: Written) -> None:
     plots = "".join(re.findall(r"<svg .*?</svg>", report.html, flags=re.DOTALL))
     assert not re.findall(r"(?:fill|stroke): ?#(?!none)[0-9a-f]{3,6}", plots)
     assert "var(--ink)" in plots
+
+
+def test_report_tells_what_to_type_next_and_what_was_typed(report: Written) -> None:
+    for text in (report.html, report.markdown):
+        assert "orchestrator export demo-20260801T101500Z" in text
+        assert "make sweep" in text
 
 
 def test_undecided_is_shown_with_its_reason(report: Written) -> None:

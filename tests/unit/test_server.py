@@ -10,7 +10,15 @@ from pydantic import JsonValue
 from orchestrator.errors import EngineNotFound
 from orchestrator.records import ServerSpec
 from tasks import early_interpreters
-from tasks.server_command import engine_command, is_local, openmp_library, server_argv, server_env
+from tasks.server_command import (
+    engine_command,
+    is_local,
+    openmp_library,
+    preloaded_libraries,
+    serve_arguments,
+    server_argv,
+    server_env,
+)
 from tasks.server_log import last_line, root_cause, running_engine, thread_binding
 
 DRAFTER: dict[str, JsonValue] = {"num_speculative_tokens": 7, "method": "dflash", "model": "z-lab/drafter"}
@@ -46,9 +54,9 @@ def _env(
     spec: ServerSpec, model: str = "/models/target", drafter: str | None = None, **inherited: str
 ) -> dict[str, str]:
     speculative: dict[str, JsonValue] | None = None if drafter is None else {**DRAFTER, "model": drafter}
-    openmp = Path(inherited.pop("openmp")) if "openmp" in inherited else None
+    preload = [inherited.pop("openmp")] if "openmp" in inherited else []
     return server_env(
-        spec, model_path=model, speculative_config=speculative, api_key="key", openmp=openmp, inherited=inherited
+        spec, model_path=model, speculative_config=speculative, api_key="key", preload=preload, inherited=inherited
     )
 
 
@@ -134,6 +142,30 @@ def test_openmp_comes_from_the_engines_environment_even_through_a_link(tmp_path:
     (tmp_path / "env/lib/libiomp5.so").touch()
     assert openmp_library(_spec(command=command)) == tmp_path / "env/lib/libiomp5.so"
     assert openmp_library(_spec(command=command, preload_openmp=False)) is None
+
+
+def test_an_allocator_that_is_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    command = (str(tmp_path / "env/bin/vllm"),)
+    (tmp_path / "env/bin").mkdir(parents=True)
+    (tmp_path / "env/bin/vllm").touch(mode=0o755)
+    asked = _spec(command=command, preload_tcmalloc=True)
+    monkeypatch.setattr("tasks.server_command.find_library", lambda name: f"lib{name}.so.4")
+    assert preloaded_libraries(asked) == ["libtcmalloc_minimal.so.4"]
+    monkeypatch.setattr("tasks.server_command.find_library", lambda name: None)
+    with pytest.raises(EngineNotFound, match="apt-get install libtcmalloc-minimal4"):
+        preloaded_libraries(asked)
+    assert preloaded_libraries(_spec(command=command)) == []
+
+
+@pytest.mark.parametrize(
+    ("chunked", "flag"), [(True, "--enable-chunked-prefill"), (False, "--no-enable-chunked-prefill")]
+)
+def test_chunked_prefill_is_a_flag_only_where_the_arm_says(chunked: bool, flag: str) -> None:
+    def flags(spec: ServerSpec) -> list[str]:
+        return serve_arguments(spec, model_path="/m", speculative_config=None)
+
+    assert flag in flags(_spec(enable_chunked_prefill=chunked))
+    assert not any("chunked" in part for part in flags(_spec()))
 
 
 def test_openmp_is_added_to_a_preload_once() -> None:

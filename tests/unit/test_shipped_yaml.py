@@ -88,7 +88,7 @@ def test_preset_has_its_own_name_and_plans_within_its_prompts(preset: str) -> No
     plan = planned(config, 80 if preset == "xeon_dflash" else 256)
 
     assert config.name == preset
-    assert len(plan.arms) == 1 + len(config.speculation.num_speculative_tokens)
+    assert len(plan.arms) == 1 + len(config.speculation[0].num_speculative_tokens)
     assert len(plan.workloads) == len(config.datasets) * len(config.workload.levels)
     assert config.workload.num_blocks >= config.selection.min_blocks
 
@@ -119,7 +119,7 @@ def test_published_benchmark_is_described_in_full() -> None:
     assert config.model.chat_template_kwargs == {"enable_thinking": False}
     assert list(config.datasets) == ["humaneval", "gsm8k", "mt_bench"]
     assert (config.workload.max_concurrency, config.workload.output_len, config.workload.temperature) == ((1,), 128, 0)
-    assert 15 in config.speculation.num_speculative_tokens
+    assert 15 in config.speculation[0].num_speculative_tokens
     assert (config.hardware.physical_cores, config.hardware.usd_per_hour) == (32, 4.44544)
     assert not config.server.enable_prefix_caching
 

@@ -36,7 +36,7 @@ def run(config: SweepConfig, *, num_blocks: int | None = None) -> tuple[SweepDir
 
 def changed(config: SweepConfig, grid: tuple[int, ...] = (1, 3, 15)) -> SweepConfig:
     return config.model_copy(
-        update={"speculation": config.speculation.model_copy(update={"num_speculative_tokens": grid})}
+        update={"speculation": (config.speculation[0].model_copy(update={"num_speculative_tokens": grid}),)}
     )
 
 

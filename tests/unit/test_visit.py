@@ -94,6 +94,14 @@ def test_draft_length_may_be_off_by_two_percent(dflash_k7: _Run, drafted: int, m
     assert (dflash_k7._speculation_mismatch(spec(100, drafted), CELL) is None) == matches
 
 
+@pytest.mark.parametrize(("drafted", "matches"), [(None, True), (100, True), (700, True), (800, False)])
+def test_method_that_drafts_what_it_finds_drafts_at_most_k(drafted: int | None, matches: bool) -> None:
+    ngram = run_of(make_plan([7]).arms[1].model_copy(update={"method": "ngram", "name": "ngram-k7"}))
+    counters = spec(100, drafted) if drafted else None
+
+    assert (ngram._speculation_mismatch(counters, CELL) is None) == matches
+
+
 def test_baseline_without_counters_matches(baseline: _Run) -> None:
     assert baseline._speculation_mismatch(None, CELL) is None
 
