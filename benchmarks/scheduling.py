@@ -110,7 +110,7 @@ def _config(num_arms: int, results: Path) -> SweepConfig:
             name="m", target="/m", max_model_len=1024, drafters={"dflash": Drafter(model="/d", block_size=100_000)}
         ),
         datasets={"code": Dataset(data_files="code.jsonl")},
-        speculation=Speculation(method="dflash", num_speculative_tokens=tuple(range(1, num_arms + 1))),
+        speculation=(Speculation(method="dflash", num_speculative_tokens=tuple(range(1, num_arms + 1))),),
         workload=Workload(max_concurrency=(1,), num_blocks=NUM_BLOCKS, prompts_per_block=PROMPTS_PER_BLOCK),
         search=Search(strategy="grid", confirm=False),
     )
