@@ -624,6 +624,11 @@ class Cluster(Strict):
     address: str | None = None
     """HOST:PORT of a running Ray's GCS; None starts a fresh Ray on this machine for the sweep."""
     auth_mode: Literal["disabled", "token"] = "disabled"
+    silence_grace_s: float = Field(default=60, gt=0)
+    """How long a node may be silent beyond what its work can take before the visit is measured elsewhere."""
+    node_return_s: float = Field(default=120, ge=0)
+    """How long the end of a sweep waits for a node that left and has no closing baseline; after that its arms count
+    with the opening one."""
 
     @property
     def is_this_machine(self) -> bool:
