@@ -101,7 +101,7 @@ def _row(result: WorkloadResult, evidence: Evidence, place: Place) -> str:
     best = result.best
     name, gain = "", ""
     if best is not None:
-        name = f"{best.method} k={best.num_speculative_tokens}" if best.num_speculative_tokens else best.method
+        name = f"{best.method} k={best.num_speculative_tokens}" if best.num_speculative_tokens else "baseline"
         arm = next((arm for arm in result.arms if arm.arm == best.arm), None)
         if arm is not None and arm.speedup is not None:
             gain = f"{arm.speedup.mean:.2f} ({arm.speedup.ci_low:.2f} to {arm.speedup.ci_high:.2f})"
