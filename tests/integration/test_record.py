@@ -22,7 +22,8 @@ from orchestrator.config import SweepConfig, Tracking
 from orchestrator.errors import ConfigError, TrackingFailed
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan, PromptSet, plan_sweep
-from orchestrator.record import CELL_TAG, SWEEP_TAG, MirrorResult, Recorder, mirror
+from orchestrator.record import CELL_TAG, SWEEP_TAG, MirrorResult, mirror
+from orchestrator.recorder import Recorder
 from orchestrator.records import Arm, Block, BlockRecord, Message, Phase, Prompt, SpecCounters
 from orchestrator.selection import ArmResult, Choice, Interval, Provenance, Selection, WorkloadResult
 
@@ -431,7 +432,7 @@ def test_error_that_nobody_foresaw_is_reported_and_stops_only_the_recording(
 
 
 def test_importing_the_recorder_does_not_import_mlflow() -> None:
-    code = "import sys, orchestrator.record; sys.exit('mlflow' in sys.modules)"
+    code = "import sys, orchestrator.recorder; sys.exit('mlflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
