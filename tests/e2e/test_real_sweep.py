@@ -30,7 +30,11 @@ OVERRIDES = [
     f"dataset@datasets=[{','.join(FILES)}]",
     *(f"datasets.{name}.data_files={DATA / file}" for name, file in FILES.items()),
     "datasets.mt_bench.turns=all",
-    "speculation.num_speculative_tokens=[7]",
+    "speculation=[dflash,ngram]",
+    "speculation.dflash.num_speculative_tokens=[7]",
+    "speculation.ngram.num_speculative_tokens=[5]",
+    "search=grid",
+    "search.confirm=false",
     "workload.max_concurrency=[4]",
     "workload.output_len=32",
     "workload.num_blocks=3",
@@ -102,7 +106,7 @@ def test_killed_sweep_over_real_prompts_continues_and_selects(tmp_path: Path, mo
     assert _start(tmp_path).wait(800) == 0
     ledger = _ledger(tmp_path)
     keys = [key_of(block) for block in ledger.valid_blocks()]
-    assert len(keys) == len(set(keys)) == 3 * 3 * 3  # workloads x blocks x (baseline twice, one arm)
+    assert len(keys) == len(set(keys)) == 3 * 3 * 4  # workloads x blocks x (baseline twice, two arms)
     assert before <= set(keys)
     assert len(list((tmp_path / "results" / "real").glob("*/plan.json"))) == 1
 
@@ -115,6 +119,6 @@ def test_killed_sweep_over_real_prompts_continues_and_selects(tmp_path: Path, mo
 
     selection = Selection.model_validate_json((tmp_path / "results" / "latest" / "selection.json").read_bytes())
     assert [workload.dataset for workload in selection.workloads] == list(FILES)
-    assert all(workload.arms[1].speedup is not None for workload in selection.workloads)
+    assert all(arm.speedup is not None for workload in selection.workloads for arm in workload.arms[1:])
     plan = json.loads((tmp_path / "results" / "latest" / "plan.json").read_text())
     assert plan["prompts"]["humaneval"]["num_read"] == 164
