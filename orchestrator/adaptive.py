@@ -14,7 +14,7 @@ from orchestrator.budget import Budget
 from orchestrator.config import Search, SelectionRules, Strict
 from orchestrator.ledger import LedgerView, measurement_key
 from orchestrator.plan import Plan
-from orchestrator.policy import make_visit, num_first
+from orchestrator.policy import gone_nodes, make_visit, num_first
 from orchestrator.records import Arm, Block, Phase, Visit
 from orchestrator.worth import Wanted, Worth
 
@@ -59,6 +59,7 @@ class Adaptive(Strict):
             and not any(
                 session.missing(plan.baseline, "closing", closing_blocks(plan, ledger, session.node))
                 for session in sessions
+                if session.node not in gone_nodes(ledger)
             )
         )
 

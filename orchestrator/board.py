@@ -2,16 +2,19 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 from datetime import UTC, datetime
 
 from orchestrator.ledger import Ledger, key_of
 from orchestrator.plan import Plan
-from orchestrator.policy import Policy
+from orchestrator.policy import Policy, measuring_nodes
 from orchestrator.records import FinishedVisit, MeasuredBlock, Visit, VisitEvent, VisitRecord
 from orchestrator.sweep_dir import SweepDir
 
 log = logging.getLogger(__name__)
+
+MAX_EXCUSED = 5
+"""Lost visits of one arm that are put down to their nodes: an arm that brings down every node is to blame itself."""
 
 
 class Board:
@@ -26,6 +29,12 @@ class Board:
         self.policy = policy
         self.sweep_dir = sweep_dir
         self._started: list[Visit] = []
+        self._excused: set[str] = set()
+        """Visit ids that count as no attempt, since their node failed."""
+        self._unfit: set[str] = set()
+        """Nodes that said they cannot measure."""
+        self.live: Set[str] = frozenset()
+        """Names of the nodes that are alive."""
         self.running: dict[str, Visit] = {}
         """Visit id -> visit."""
         self._leaving: set[str] = set()
@@ -41,14 +50,15 @@ class Board:
         """Start the next visit on one of the live `nodes`; None while there is nothing to start.
 
         A node that was set aside gets nothing more, and what it was given counts neither as tried nor as under way.
-        Neither does a node that is about to be taken away, and the visit which that ended is no attempt.
+        Neither does a node that is about to be taken away, nor one that said that it is not fit. A visit that ended for
+        what lies with its node is no attempt.
         Its id becomes unique here: a driver that was killed may have started the same visit before, and what that one
         left in raw/ or still sends must not mix with this one's.
         """
         busy = {visit.node for visit in self.running.values()}
         aside = self.ledger.set_aside
-        started = [visit for visit in self._started if visit.node not in aside]
-        for node in sorted(self.staying(nodes) - busy - aside.keys()):
+        started = [visit for visit in self._started if visit.node not in aside and visit.id not in self._excused]
+        for node in sorted(self.staying(nodes) - busy - self._unfit - aside.keys()):
             visit = self.policy.next_visit(self.plan, self.ledger, started, self.running, node)
             if visit:
                 visit = visit.model_copy(update={"id": f"{visit.id}-{secrets.token_hex(2)}"})
@@ -59,7 +69,13 @@ class Board:
         return None
 
     def take(self, event: VisitEvent) -> None:
-        """Keep what a node sent: raw data first, since the ledger's line is what makes a block count."""
+        """Keep what a node sent. One that says that it cannot measure gets nothing more."""
+        if isinstance(event, FinishedVisit) and event.record.blames_node and event.record.visit_id in self.running:
+            self._unfit.add(event.record.node)
+        self._keep(event)
+
+    def _keep(self, event: VisitEvent) -> None:
+        """Raw data first, since the ledger's line is what makes a block count."""
         record = event.record
         known = isinstance(event, MeasuredBlock) and self.ledger.has(key_of(event.record))
         if record.visit_id not in self.running or known:
@@ -72,6 +88,8 @@ class Board:
         self.ledger.append(record)
         if isinstance(event, FinishedVisit):
             ended = self.running.pop(record.visit_id)
+            if event.record.blames_node:
+                self._excuse(ended)
             if event.record.interrupted:
                 self._leaving.add(record.node)
                 self._started.remove(ended)
@@ -81,7 +99,18 @@ class Board:
         for listener in self.listeners:
             listener(event)
 
-    def lose(self, visit_id: str, reason: str) -> None:
+    def gone(self) -> list[str]:
+        """Nodes that measured and are not alive, though others are."""
+        return [node for node in measuring_nodes(self.ledger) if node not in self.live] if self.live else []
+
+    def _excuse(self, visit: Visit) -> None:
+        same = [
+            v for v in self._started if v.id in self._excused and (v.arm.id, v.phase) == (visit.arm.id, visit.phase)
+        ]
+        if len(same) < MAX_EXCUSED:
+            self._excused.add(visit.id)
+
+    def lose(self, visit_id: str, reason: str, *, blames_node: bool = False) -> None:
         """A visit whose worker or node died: its finished blocks stay, the rest is to be measured again."""
         visit = self.running.get(visit_id)
         if visit is None:
@@ -101,5 +130,6 @@ class Board:
             wall_s=blocks_s,  # at least: how long the rest took died with the worker
             num_blocks=len(blocks),
             error=reason,
+            blames_node=blames_node,
         )
-        self.take(FinishedVisit(record=record, server_log=""))
+        self._keep(FinishedVisit(record=record, server_log=""))

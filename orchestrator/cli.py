@@ -1,7 +1,9 @@
 """The command line: `orchestrator sweep | plan | models | doctor | select | report | record | fleet | ...`."""
 
+import errno
 import json
 import logging
+import os
 import shlex
 import signal
 import sys
@@ -15,7 +17,7 @@ from rich.console import Console
 
 from orchestrator.compose import compose, compose_all
 from orchestrator.config import SweepConfig, Tracking
-from orchestrator.errors import ConfigError, OrchestratorError
+from orchestrator.errors import ClusterLost, ConfigError, OrchestratorError
 from orchestrator.fleet_cli import fleet_app
 from orchestrator.hardware_comparison import compare_hardware
 from orchestrator.plan_text import print_plan
@@ -277,7 +279,22 @@ def main() -> None:
         sys.exit(TERMINATED if sigterm.received else INTERRUPTED)
     except OrchestratorError as error:
         err.print(f"error: {error}", style="red", markup=False, highlight=False)
+        if isinstance(error, ClusterLost):
+            _leave_ray_behind(error.exit_code)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        text = f"error: {error}; what was measured is kept: make room, the same command continues"
+        err.print(text, style="red", markup=False, highlight=False)
+        sys.exit(OrchestratorError.exit_code)
+
+
+def _leave_ray_behind(exit_code: int) -> NoReturn:
+    """An orderly end would say good-bye to a cluster that is gone, and wait for it a minute."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 class _Sigterm:

@@ -6,7 +6,9 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -19,9 +21,14 @@ from orchestrator.config import Cluster, Hardware
 from orchestrator.errors import ClusterLost, NodeUnavailable
 from orchestrator.node_kinds import RayNode, require_nodes, slots_of
 from tasks.cpu_binding import num_numa_nodes
+from tasks.lifeline import Lifeline, answers
 
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
+LAST_RESORT_S = 15.0
+"""From the loss of the cluster to the end of this process, should the main thread not come back from Ray."""
+KEEPALIVE = {"RAY_grpc_client_keepalive_time_ms": "10000", "RAY_grpc_client_keepalive_timeout_ms": "5000"}
+"""So that a node that is cut off fails its tasks after seconds; by Ray's own setting minutes pass."""
 
 LiveNodes = Callable[[Hardware], dict[str, str]]
 """Slot -> Ray node id of what is alive of that hardware (see node_kinds); raises ClusterLost once the cluster that was
@@ -37,27 +44,36 @@ def ray_cluster(cluster: Cluster, kinds: Sequence[Hardware]) -> Iterator[LiveNod
 
     Raises:
         NodeUnavailable: no Ray answers at the address, a hardware has no node there, or a node is of two.
+        ClusterLost: the cluster's head, or the Ray of this machine, died or went out of reach.
     """
     _choose_auth(cluster)
     import ray  # reads the mode once, at import
 
     on_sigterm = signal.getsignal(signal.SIGTERM)
+    watch = None
     try:
         if cluster.address is None:
             _start_local(ray, kinds)
         else:
             _join(ray, cluster.address)
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler aborts the process with a stack trace
-        servants = _servants() if cluster.address is None else []
+        watch = _Watch(ray, cluster.address)
         require_nodes(kinds, _alive(), cluster.address)
 
         def live(hardware: Hardware) -> dict[str, str]:
-            _require_running(servants)
+            watch.require_cluster()
             return slots_of(hardware, kinds, _alive())
 
         yield live
+    except KeyboardInterrupt:
+        if watch and watch.lost:
+            watch.require_cluster()
+        raise
     finally:
-        ray.shutdown()
+        if watch:
+            watch.lifeline.release()
+        if not watch or not watch.lost:  # else it would wait a minute for what is gone
+            ray.shutdown()
 
 
 def _alive() -> list[RayNode]:
@@ -66,23 +82,69 @@ def _alive() -> list[RayNode]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-def _servants() -> list[psutil.Process]:
-    """The processes without which the Ray started here is lost."""
-    return [child for child in psutil.Process().children() if child.name() in ("raylet", "gcs_server")]
+class _Watch:
+    """Sees the cluster die before Ray does: that blocks for up to a minute, and then ends this process at once."""
+
+    def __init__(self, ray: Any, address: str | None) -> None:
+        self._address = address
+        self._head = str(ray.get_runtime_context().gcs_address)
+        self._servants = _servants(ray, address)
+        self.lost: str | None = None
+        """Why the cluster is lost, once it is."""
+        self.lifeline = Lifeline(self._holds, self._cut)
+
+    def require_cluster(self) -> None:
+        """Raise ClusterLost if it is."""
+        self._look_for_dead()
+        if self.lost:
+            raise ClusterLost(f"{self.lost}; what was measured is kept, the same command continues")
+
+    def _holds(self) -> bool:
+        return not self._look_for_dead() and answers(self._head)
+
+    def _look_for_dead(self) -> bool:
+        dead = [child.pid for child in self._servants if not _is_alive(child)]
+        if dead and self._address is None:
+            self.lost = (
+                f"the Ray that this sweep started has died (process {dead[0]} is gone; killed, or out of memory?)"
+            )
+        elif dead:
+            self.lost = (
+                f"Ray on this machine has died (process {dead[0]} is gone), as it does when the head of the cluster at "
+                f"{self._address} was restarted"
+            )
+        return bool(dead)
+
+    def _cut(self) -> None:
+        """Interrupt the main thread, as Ctrl-C would; where that is stuck inside Ray, end the process."""
+        self.lost = self.lost or f"the head of the Ray cluster at {self._head} does not answer any more"
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(LAST_RESORT_S)
+        sys.stderr.write(f"error: {self.lost}; what was measured is kept, the same command continues\n")
+        sys.stderr.flush()
+        os._exit(ClusterLost.exit_code)
 
 
-def _require_running(servants: list[psutil.Process]) -> None:
-    """Ray itself notices late (15 s), and then ends this process at once, with nothing kept in order."""
-    dead = [child.pid for child in servants if not child.is_running() or child.status() == psutil.STATUS_ZOMBIE]
-    if dead:
-        raise ClusterLost(
-            f"the Ray that this sweep started has died (process {dead[0]} is gone; killed, or out of memory?); "
-            "what was measured is kept, the same command continues"
-        )
+def _servants(ray: Any, address: str | None) -> list[psutil.Process]:
+    """The processes of this machine without which its Ray is lost: of a cluster that was joined, its raylet."""
+    if address is None:
+        return [child for child in psutil.Process().children() if child.name() in ("raylet", "gcs_server")]
+    node_id = ray.get_runtime_context().get_node_id()
+    return [
+        process
+        for process in psutil.process_iter(["name", "cmdline"])
+        if process.info["name"] == "raylet" and f"--node_id={node_id}" in (process.info["cmdline"] or [])
+    ]
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def _choose_auth(cluster: Cluster) -> None:
     """Ray takes these from the environment only; unset, they would depend on files in the user's home."""
+    for name, value in KEEPALIVE.items():
+        os.environ.setdefault(name, value)
     os.environ["RAY_AUTH_MODE"] = "token" if cluster.address is None else cluster.auth_mode
     if cluster.address is None:
         os.environ["RAY_AUTH_TOKEN_PATH"] = _own_token()

@@ -37,7 +37,7 @@ DEFECTS = (
             "with any speculation at temperature > 0 vLLM-CPU emits garbage (utils/cpu_triton_utils.py "
             "expands the temperatures into a copy, so the sampler reads uninitialised memory)"
         ),
-        source="vllm/utils/cpu_triton_utils.py, _expand_kernel_impl; tests/e2e/test_sampling_patch.py shows it",
+        source="vllm/utils/cpu_triton_utils.py, _expand_kernel_impl; tests/e2e/test_methods.py shows it",
         remedy="set workload.temperature=0, repair it with server.patches=[sampling_expand], or use another engine",
         patch="sampling_expand",
         unless_triton_backend="cpu",

@@ -86,7 +86,7 @@ class UnsafeName(OrchestratorError):
 
 
 class ClusterLost(OrchestratorError):
-    """The Ray that was started for the sweep died under it."""
+    """The Ray cluster died under the sweep, or its head went out of reach."""
 
 
 class SweepFailed(OrchestratorError):

@@ -63,13 +63,18 @@ def pair_blocks(arm: Iterable[Score], baseline: Iterable[Score]) -> dict[str, Pa
 
 
 def _against(score: Score, reference: Sequence[Score]) -> Paired:
-    first, last = min(reference, key=lambda r: r.started_s), max(reference, key=lambda r: r.started_s)
+    # By phase, not by time: where the node's clock was set back its stamps say nothing, and the middle is taken.
+    first, last = min(reference, key=_is_closing), max(reference, key=_is_closing)
     between = last.started_s - first.started_s
-    late = min(1.0, max(0.0, (score.started_s - first.started_s) / between)) if between else 0.5
+    late = min(1.0, max(0.0, (score.started_s - first.started_s) / between)) if between > 0 else 0.5
     visits: defaultdict[str, float] = defaultdict(float, {score.visit_id: 1.0})
     visits[first.visit_id] -= 1 - late
     visits[last.visit_id] -= late
     return Paired(score.value - (1 - late) * first.value - late * last.value, visits)
+
+
+def _is_closing(score: Score) -> bool:
+    return score.phase == "closing"
 
 
 def alone(scores: Iterable[Score]) -> dict[str, Paired]:

@@ -126,11 +126,12 @@ class Ledger:
             return False
         if self._may_be_torn:
             _cut_torn_line(self.path)
-            self._may_be_torn = False
+        self._may_be_torn = True  # until it is written whole: the disk may be full
         with self.path.open("ab") as file:
             file.write(record.model_dump_json().encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+        self._may_be_torn = False
         self._remember(record)
         return True
 

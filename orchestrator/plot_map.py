@@ -49,7 +49,7 @@ def _cell(axes: Any, column: int, row: int, workload: WorkloadResult) -> None:
         axes.text(column, row, "baseline", **text)
     else:
         axes.add_patch(_box(column, row, facecolor="none", edgecolor=MUTED, linewidth=0.8, linestyle=(0, (3, 3))))
-        axes.text(column, row, "not decided", **text)
+        axes.text(column, row, "undecided", **text)
 
 
 def _box(column: int, row: int, **style: Any) -> Rectangle:

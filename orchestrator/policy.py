@@ -172,11 +172,31 @@ def is_complete(plan: Plan, ledger: LedgerView) -> bool:
 
 
 def is_closed(plan: Plan, ledger: LedgerView) -> bool:
-    """Whether the baseline was measured again on every node that measures and was not taken away."""
-    nodes, gone = measuring_nodes(ledger), {visit.node for visit in ledger.visits() if visit.interrupted}
+    """Whether the baseline was measured again on every node that measures and has not gone."""
+    nodes, gone = measuring_nodes(ledger), gone_nodes(ledger)
     return bool(nodes) and all(
         _measured_all(plan, ledger, plan.baseline, "closing", node) for node in nodes if node not in gone
     )
+
+
+def gone_nodes(ledger: LedgerView) -> set[str]:
+    """Nodes that are not asked for a closing baseline: they were taken away, or had left when the last session ended
+    while others were there."""
+    taken_away = {visit.node for visit in ledger.visits() if visit.interrupted}
+    sessions = ledger.sessions()
+    return taken_away.union(sessions[-1].nodes_gone if sessions else ())
+
+
+def unclosed_nodes(ledger: LedgerView) -> set[str]:
+    """Nodes with blocks of an arm that have no closing baseline there: nothing shows whether such a node drifted."""
+    measured: defaultdict[str, set[str]] = defaultdict(set)
+    closed: defaultdict[str, set[str]] = defaultdict(set)
+    for block in ledger.valid_blocks():
+        if block.phase in ("arm", "confirm"):
+            measured[block.node].add(block.block_id)
+        elif block.phase == "closing":
+            closed[block.node].add(block.block_id)
+    return {node for node, blocks in measured.items() if not blocks <= closed[node]}
 
 
 def measuring_nodes(ledger: LedgerView) -> list[str]:

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 
 from orchestrator.config import Hardware
 from orchestrator.records import VisitRecord
@@ -14,7 +15,11 @@ LIBRARIES = ("specsweep", "ray", "mlflow", "hydra-core", "datasets", "transforme
 
 
 def collect_provenance(
-    plan_id: str, hardware: Hardware, visits: Sequence[VisitRecord], nodes_set_aside: Mapping[str, str]
+    plan_id: str,
+    hardware: Hardware,
+    visits: Sequence[VisitRecord],
+    nodes_set_aside: Mapping[str, str],
+    nodes_unclosed: Mapping[str, str] = MappingProxyType({}),
 ) -> Provenance:
     """Versions as installed where the driver runs; the engine's and the nodes' as the visits reported them."""
     engines = sorted({visit.engine_version for visit in visits if visit.engine_version})
@@ -26,6 +31,7 @@ def collect_provenance(
         plan_id=plan_id,
         engine_patches=tuple(sorted({patch for visit in visits for patch in visit.engine_patches})),
         nodes_set_aside=dict(nodes_set_aside),
+        nodes_unclosed=dict(nodes_unclosed),
         model_revisions={model: commit for visit in visits for model, commit in visit.model_revisions.items()},
     )
 

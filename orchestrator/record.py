@@ -17,8 +17,9 @@ from filelock import FileLock
 from orchestrator.config import Tracking
 from orchestrator.errors import OrchestratorError, TrackingFailed
 from orchestrator.record_folder import CellState, State, SweepFolder, parse_state, redact, sqlite_path
-from orchestrator.record_metrics import Cell, Evidence, Figure, cells_of, new_figures, utc_ms
-from orchestrator.record_tags import cell_params, cell_tags, sweep_params, sweep_tags
+from orchestrator.record_metrics import Cell, Evidence, Figure, cells_of, new_figures, sweep_figures, utc_ms
+from orchestrator.record_notes import NOTE_TAG, Place, cell_note, sweep_note
+from orchestrator.record_tags import cell_params, cell_tags, dataset_input, sweep_params, sweep_tags
 
 CLIENT_ENV = {
     # With its own defaults MLflow's client blocks 247 s on a server that is down, and takes settings by environment
@@ -32,6 +33,8 @@ CLIENT_ENV = {
 
 SWEEP_TAG = "specsweep.sweep_id"
 CELL_TAG = "specsweep.cell_id"
+KIND_TAG, KIND = "mlflow.experimentKind", "custom_model_development"
+"""By it the list of experiments opens ours with the menu for runs, not with that for traces and judges."""
 FIGURES_PER_CALL, TEXTS_PER_CALL = 800, 90
 """MLflow takes 1,000 entities a call, at most 100 of them parameters and 100 tags."""
 
@@ -123,10 +126,11 @@ class Recorder:
 
 @dataclass
 class _Sent:
-    """Parameters and tags that a run has."""
+    """What a run has."""
 
     params: dict[str, str]
     tags: dict[str, str]
+    has_inputs: bool = False
 
 
 class _Mirror:
@@ -184,9 +188,10 @@ class _Mirror:
             self._find_children(experiment_id, parent_id)
         num_runs = len(self._state.cells)
         dirty = [cell for cell in cells_of(evidence) if self._is_dirty(cell, evidence)]
-        num_figures = sum(self._send_cell(experiment_id, evidence, cell) for cell in dirty)
+        place = Place(experiment_id, parent_id)
+        num_figures = sum(self._send_cell(place, evidence, cell) for cell in dirty)
         num_artifacts = self._send_artifacts(parent_id) if with_artifacts else 0
-        self._log(parent_id, _sent(parent), sweep_params(evidence), sweep_tags(evidence), [])
+        self._send_parent(parent, evidence, place)
         # FINISHED promises that all is there, so it comes last and with the artifacts.
         if evidence.selection is None and parent.info.status != "RUNNING":
             self._client.update_run(parent_id, status="RUNNING")
@@ -197,10 +202,13 @@ class _Mirror:
     def _experiment_id(self) -> str:
         found = self._client.get_experiment_by_name(self._experiment)
         if found is not None:
+            if KIND_TAG not in found.tags:
+                self._client.set_experiment_tag(found.experiment_id, KIND_TAG, KIND)
             return str(found.experiment_id)
         # Left to MLflow, artifacts would go to a folder under whatever directory the process happens to be in.
         location = (self._database.parent / "mlartifacts").as_uri() if self._database else None
-        return str(self._client.create_experiment(self._experiment, artifact_location=location))
+        tags = {KIND_TAG: KIND}
+        return str(self._client.create_experiment(self._experiment, artifact_location=location, tags=tags))
 
     def _find_parent(self, experiment_id: str, evidence: Evidence) -> Any:
         return next(self._search(experiment_id, SWEEP_TAG, evidence.sweep_id), None)
@@ -213,6 +221,14 @@ class _Mirror:
             tags={SWEEP_TAG: evidence.sweep_id},
             run_name=evidence.sweep_id.replace("/", " "),
         )
+
+    def _send_parent(self, parent: Any, evidence: Evidence, place: Place) -> None:
+        tags, selection = sweep_tags(evidence), evidence.selection
+        if selection is not None:
+            tags |= {NOTE_TAG: sweep_note(evidence, selection, place)}
+        known = parent.data.metrics
+        figures = [figure for figure in sweep_figures(evidence) if known.get(figure.key) != figure.value]
+        self._log(parent.info.run_id, _sent(parent), sweep_params(evidence), tags, figures)
 
     def _search(self, experiment_id: str, tag: str, value: str) -> Iterator[Any]:
         token = None
@@ -243,14 +259,16 @@ class _Mirror:
             return cell.has_begun
         return cell.last_line >= state.num_lines or state.selection_utc != _decided_utc(evidence)
 
-    def _send_cell(self, experiment_id: str, evidence: Evidence, cell: Cell) -> int:
-        state = self._state.cells.get(cell.id) or self._create_child(experiment_id, cell)
+    def _send_cell(self, place: Place, evidence: Evidence, cell: Cell) -> int:
+        state = self._state.cells.get(cell.id) or self._create_child(place.experiment_id, cell)
         self._state.cells[cell.id] = state
         decided_utc = _decided_utc(evidence)
         is_news = decided_utc != state.selection_utc
         figures = new_figures(cell, state.num_lines, with_final=is_news and decided_utc is not None)
         sent = self._sent.setdefault(cell.id, _Sent({}, {}))
-        self._log(state.run_id, sent, cell_params(evidence, cell), cell_tags(evidence, cell), figures)
+        tags = cell_tags(evidence, cell) | {NOTE_TAG: cell_note(evidence, cell, place)}
+        self._log(state.run_id, sent, cell_params(evidence, cell), tags, figures)
+        self._log_inputs(state.run_id, sent, dataset_input(evidence, cell))
         if is_news and decided_utc is not None:
             end_ms = max((measured.end_ms for measured in cell.measured), default=cell.finished_ms)
             self._client.set_terminated(state.run_id, "FINISHED" if cell.measured else "FAILED", end_ms)
@@ -290,6 +308,14 @@ class _Mirror:
         sent.params |= params
         sent.tags |= tags
 
+    def _log_inputs(self, run_id: str, sent: _Sent, dataset: dict[str, str]) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        if not sent.has_inputs:
+            context = InputTag("mlflow.data.context", "prompts")
+            self._client.log_inputs(run_id, [DatasetInput(Dataset(**dataset), [context])])
+            sent.has_inputs = True
+
     def _send_artifacts(self, parent_id: str) -> int:
         num_sent = 0
         for path, fingerprint in self._folder.artifacts():
@@ -306,7 +332,7 @@ class _Mirror:
 
 
 def _sent(run: Any) -> _Sent:
-    return _Sent(dict(run.data.params), dict(run.data.tags))
+    return _Sent(dict(run.data.params), dict(run.data.tags), bool(run.inputs and run.inputs.dataset_inputs))
 
 
 def _decided_utc(evidence: Evidence) -> str | None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from orchestrator.config import SweepConfig
+from orchestrator.display import VERDICT_TEXT, arm_name
 from orchestrator.metrics import (
     acceptance_length,
     acceptance_rate,
@@ -98,7 +99,8 @@ class Cell:
 
     @property
     def name(self) -> str:
-        return f"{self.workload.name} {self.arm.name}"
+        """`code@c1 dflash-k7`, `code@c1 baseline`"""
+        return f"{self.workload.name} {arm_name(self.arm)}"
 
     @property
     def has_begun(self) -> bool:
@@ -138,6 +140,16 @@ def cells_of(evidence: Evidence) -> Iterator[Cell]:
                 result=results.get((workload.point_name, workload.output_len, arm.name)),
                 finished_ms=utc_ms(evidence.selection.created_utc) if evidence.selection else None,
             )
+
+
+def sweep_figures(evidence: Evidence) -> Iterator[Figure]:
+    """How many workloads got which verdict, so that sweeps compare in MLflow's table; nothing before that."""
+    selection = evidence.selection
+    if selection is None:
+        return
+    at_ms, verdicts = utc_ms(selection.created_utc), Counter(result.verdict for result in selection.workloads)
+    for verdict in VERDICT_TEXT:
+        yield Figure(f"workloads_{verdict}", verdicts[verdict], at_ms, len(evidence.records), None)
 
 
 def new_figures(cell: Cell, since_line: int, with_final: bool) -> list[Figure]:

@@ -1,16 +1,16 @@
-"""The parameters, tags and description that MLflow gets of a sweep: a pure function of its folder, without MLflow."""
+"""The parameters, tags and inputs that MLflow gets of a sweep: a pure function of its folder, without MLflow."""
 
 import json
 import re
 from collections.abc import Iterable
 
 from orchestrator.record_metrics import Cell, Evidence
-from orchestrator.selection import Selection, WorkloadResult
+from orchestrator.records import SessionRecord
+from orchestrator.selection import Selection
 
 MAX_TEXT_LEN = 6000
 """MLflow's limit for a parameter."""
-MAX_NOTE_LEN = 7900
-"""The description is a tag, and MLflow's limit for those is 8,000."""
+MAX_DIGEST_LEN = 36
 
 
 def cell_params(evidence: Evidence, cell: Cell) -> dict[str, str]:
@@ -66,12 +66,31 @@ def sweep_params(evidence: Evidence) -> dict[str, str]:
     )
 
 
+def dataset_input(evidence: Evidence, cell: Cell) -> dict[str, str]:
+    """The prompts that a run was measured on, as the fields of MLflow's Dataset; equal prompts have equal digests."""
+    name = cell.workload.dataset
+    dataset = evidence.config.datasets[name.partition(":")[0]]
+    count = evidence.plan.prompts[name]
+    if dataset.path is not None:
+        source_type, source = "hugging_face", dataset.model_dump(include={"path", "subset", "split", "revision"})
+    else:
+        source_type, source = "local", {"uri": dataset.data_files}
+    return {
+        "name": name,
+        "digest": count.content_id[:MAX_DIGEST_LEN],
+        "source_type": source_type,
+        "source": json.dumps(source),
+        "profile": json.dumps({"num_read": count.num_read, "num_usable": count.num_usable}),
+    }
+
+
 def cell_tags(evidence: Evidence, cell: Cell) -> dict[str, str]:
     """As far as they are known by now."""
     blocks = [measured.block for measured in cell.measured]
     errors = [visit.error for visit in cell.visits if visit.error]
     tags: dict[str, object] = {
         "sweep": evidence.sweep_id,
+        "workload": cell.workload.name,
         "hardware": cell.arm.hardware,
         "node": _joined(block.node for block in blocks),
         "phase": _joined(block.phase for block in blocks),
@@ -83,8 +102,13 @@ def cell_tags(evidence: Evidence, cell: Cell) -> dict[str, str]:
 
 def sweep_tags(evidence: Evidence) -> dict[str, str]:
     visits, selection = evidence.visits, evidence.selection
+    sessions = [record for record in evidence.records if isinstance(record, SessionRecord)]
+    command = next((session.command for session in reversed(sessions) if session.command), None)
     tags: dict[str, object] = {
         "sweep": evidence.sweep_id,
+        # MLflow's own column "Source".
+        "mlflow.source.name": command,
+        "mlflow.source.type": "LOCAL" if command else None,
         "hardware": evidence.config.hardware.name,
         "node": _joined(visit.node for visit in visits),
         "cpu_model": _joined(visit.node_info.cpu_model for visit in visits if visit.node_info),
@@ -97,23 +121,7 @@ def sweep_tags(evidence: Evidence) -> dict[str, str]:
         tags |= {f"confirmation.{found.setting}": found.verdict for found in selection.confirmations}
         tags["recommended"] = selection.recommendation.arm if selection.recommendation else None
         tags |= {_tag_key(f"version.{package}"): text for package, text in selection.provenance.versions.items()}
-    note = {} if selection is None else {"mlflow.note.content": description(selection)}
-    return _texts(tags) | note
-
-
-def description(selection: Selection) -> str:
-    """The verdicts as a Markdown table, cut where MLflow's limit asks for it."""
-    head = "| workload | verdict | best | speedup | why |\n|---|---|---|---|---|\n"
-    if selection.simulated:
-        head = "Simulated: no engine was measured.\n\n" + head
-    rest = "\nMore workloads: see report.md among the artifacts.\n"
-    text = head
-    for result in selection.workloads:
-        row = _row(result)
-        if len(text) + len(row) + len(rest) > MAX_NOTE_LEN:
-            return text + rest
-        text += row
-    return text
+    return _texts(tags)
 
 
 def _provenance_tags(selection: Selection | None) -> dict[str, object]:
@@ -123,18 +131,6 @@ def _provenance_tags(selection: Selection | None) -> dict[str, object]:
     # The second is what MLflow's own column "Version" shows.
     tags: dict[str, object] = {"git_commit": commit, "mlflow.source.git.commit": commit}
     return tags | {"simulated": str(selection.simulated).lower()}
-
-
-def _row(result: WorkloadResult) -> str:
-    best = result.best
-    name, gain = "", ""
-    if best is not None:
-        name = f"{best.method} k={best.num_speculative_tokens}" if best.num_speculative_tokens else best.method
-        arm = next((arm for arm in result.arms if arm.arm == best.arm), None)
-        if arm is not None and arm.speedup is not None:
-            gain = f"{arm.speedup.mean:.2f} ({arm.speedup.ci_low:.2f} to {arm.speedup.ci_high:.2f})"
-    reason = result.reason.replace("|", "\\|").replace("\n", " ")
-    return f"| {result.point_name} | {result.verdict} | {name} | {gain} | {reason} |\n"
 
 
 def _joined(values: Iterable[str | None]) -> str | None:

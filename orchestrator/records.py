@@ -314,6 +314,8 @@ class VisitRecord(Strict):
     """Hugging Face id -> commit of the files that were served; without those that are local."""
     interrupted: bool = False
     """It ended because the node is about to be taken away: no attempt at the arm, and no more visits there."""
+    blames_node: bool = False
+    """Whether it ended early for what has nothing to do with the arm: the node left, hangs, or is not fit."""
 
 
 class SessionRecord(Strict):
@@ -325,6 +327,8 @@ class SessionRecord(Strict):
     """Driver time from start to the end of measuring, seconds."""
     command: str | None = None
     """What was typed; None in ledgers from before it was kept."""
+    nodes_gone: tuple[str, ...] = ()
+    """Nodes that had measured and were not in the cluster any more at its end, though others were."""
 
 
 class Visit(Strict):

@@ -149,9 +149,10 @@ def validity_tables(
     selection: Selection, plan: Plan, ledger: LedgerView, outputs: Sequence[OutputMatch]
 ) -> list[TableView]:
     words = frozenset({1})
-    aside = selection.provenance.nodes_set_aside
+    aside, unclosed = selection.provenance.nodes_set_aside, selection.provenance.nodes_unclosed
     tables = (
         TableView("Nodes set aside", ("Node", "Why"), list(aside.items()), text_columns=words),
+        TableView("Nodes without a closing baseline", ("Node", "Why"), list(unclosed.items()), text_columns=words),
         TableView(
             "Figures may be unstable",
             ("Node", "Why"),

@@ -1,6 +1,6 @@
 """What the report says, as figures and tables; the templates only lay it out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.config import Model
@@ -27,7 +27,7 @@ from orchestrator.report_tables import (
 from orchestrator.report_why import roofline_table, step_table
 from orchestrator.report_words import by_dataset, crossover_sentence, decision_sentences, next_commands
 from orchestrator.roofline import achieved
-from orchestrator.selection import Crossover, Selection, WorkloadResult
+from orchestrator.selection import Crossover, Provenance, Selection, WorkloadResult
 from orchestrator.time_split import TimeSplit, time_split
 from orchestrator.validity import Unstable, failed_visits, unstable_nodes, void_blocks
 
@@ -146,14 +146,15 @@ def build_view(
         repeat_command=next((each.command for each in sessions if each.command), None),
         next_commands=next_commands(selection.sweep_id),
         incidents=bool(void_blocks(plan, ledger) or failed_visits(plan, ledger)),
-        warnings=_warnings(selection.provenance.nodes_set_aside, unstable_nodes(ledger)),
+        warnings=_warnings(selection.provenance, unstable_nodes(ledger)),
     )
 
 
-def _warnings(nodes_set_aside: Mapping[str, str], unstable: Sequence[Unstable]) -> list[str]:
-    aside = [f"Node {node} was set aside: {reason}." for node, reason in nodes_set_aside.items()]
+def _warnings(provenance: Provenance, unstable: Sequence[Unstable]) -> list[str]:
+    aside = [f"Node {node} was set aside: {reason}." for node, reason in provenance.nodes_set_aside.items()]
+    unclosed = [f"Node {node} {reason}." for node, reason in provenance.nodes_unclosed.items()]
     reasons = "; ".join(f"on {found.node} {found.reason}" for found in unstable)
-    return aside + ([f"Figures may be unstable: {reasons}."] if unstable else [])
+    return aside + unclosed + ([f"Figures may be unstable: {reasons}."] if unstable else [])
 
 
 def _outputs_summary(plan: Plan, outputs: Sequence[OutputMatch]) -> str | None:

@@ -37,7 +37,7 @@ def _verdicts(group: Sequence[WorkloadResult], selection: Selection) -> str:
     if "baseline" in levels:
         parts.append(f"keep the baseline at {levels['baseline']}")
     if "undecided" in levels:
-        parts.append(f"not decided at {levels['undecided']}")
+        parts.append(f"undecided at {levels['undecided']}")
     return "; ".join(parts)
 
 
@@ -69,7 +69,7 @@ def crossover_sentence(group: Sequence[WorkloadResult], crossover: Crossover) ->
     if crossover.stops_at is None:
         return f"Pays at every measured {axis}, up to {crossover.pays_up_to:g}."
     stop = next(workload for workload in group if workload.level == crossover.stops_at)
-    verdict = "keep the baseline" if stop.verdict == "baseline" else "not decided"
+    verdict = "keep the baseline" if stop.verdict == "baseline" else "undecided"
     if crossover.pays_up_to is None:
         text = f"Not proven to pay at the lowest measured {axis}, {crossover.stops_at:g}: {verdict}."
     else:

@@ -3,23 +3,30 @@
 import logging
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import ray
 from pydantic import TypeAdapter
 from ray import tune
-from ray.tune import Callback, CheckpointConfig, PlacementGroupFactory, RunConfig, TuneConfig, Tuner
+from ray.exceptions import RayError
+from ray.tune import Callback, CheckpointConfig, PlacementGroupFactory, RunConfig, TuneConfig, TuneError, Tuner
 from ray.tune.execution import class_cache
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler
 
-from orchestrator.board import Board
 from orchestrator.cluster import LiveNodes
 from orchestrator.config import Hardware, SweepConfig
 from orchestrator.plan import Plan, PromptSet
 from orchestrator.records import FinishedVisit, MeasuredBlock, Prompt, Visit, VisitEvent, VisitTask
 from orchestrator.search import Drive, VisitSearch
 from orchestrator.secret_values import is_secret_name
+from tasks.lifeline import end_with
 from tasks.visit import run_visit
+
+MAX_PENDING = "10000"
+"""Trials that may wait for their node; by Tune's own setting one that waits keeps all other nodes idle."""
 
 _EVENTS: TypeAdapter[VisitEvent] = TypeAdapter(MeasuredBlock | FinishedVisit)
 
@@ -37,6 +44,7 @@ class VisitTrial(tune.Trainable):
         prompts: Mapping[str, tuple[Prompt, ...]],
     ) -> None:
         self._sweeps, self._prompts = sweeps, prompts
+        self._lifeline = end_with(str(ray.get_runtime_context().gcs_address))
         self._events = self._start(config)
 
     def reset_config(self, new_config: dict[str, str]) -> bool:
@@ -50,6 +58,7 @@ class VisitTrial(tune.Trainable):
 
     def cleanup(self) -> None:
         self._events.close()
+        self._lifeline.release()
 
     def _start(self, config: dict[str, str]) -> Any:
         visit = Visit.model_validate_json(config["visit"])
@@ -68,17 +77,60 @@ class VisitTrial(tune.Trainable):
 
 
 class _ToBoards(Callback):
-    def __init__(self, boards: Mapping[str, Board]) -> None:
-        self._boards = boards
+    def __init__(self, drives: Mapping[str, Drive]) -> None:
+        self._drives = drives
+        self.error: OSError | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """As for VisitSearch: Tune pickles it for a restore that never happens."""
         return {}
 
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._drives[trial.config["sweep"]].lookout.hear(trial.trial_id, has_measured=False)
+
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        self._boards[trial.config["sweep"]].take(_EVENTS.validate_json(result["event"]))
+        drive = self._drives[trial.config["sweep"]]
+        drive.lookout.hear(trial.trial_id, has_measured=True)
+        try:
+            drive.board.take(_EVENTS.validate_json(result["event"]))
+        except OSError as error:
+            self.error = error  # a full disk: Tune would hide it in an error of its own
+            raise
+
+
+class _EndLost(FIFOScheduler):
+    """Ends the trials of visits that a lookout gives up, which Tune would wait for."""
+
+    def __init__(self, drives: Mapping[str, Drive], nodes: LiveNodes) -> None:
+        super().__init__()
+        self._drives, self._nodes = drives, nodes
+        self._open: dict[str, Trial] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        self._open[trial.trial_id] = trial
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Asked at every turn of Tune's loop."""
+        for drive in self._drives.values():
+            for trial_id in drive.lookout.give_up():
+                self._end(tune_controller, self._open[trial_id])
+        for trial in [trial for trial in self._open.values() if trial.is_finished()]:
+            del self._open[trial.trial_id]
+            drive = self._drives[trial.config["sweep"]]
+            drive.lookout.end(trial.trial_id, self._nodes(drive.config.hardware))  # of some Tune tells nobody
+        return super().choose_trial_to_run(tune_controller)
+
+    def _end(self, tune_controller: Any, trial: Trial) -> None:
+        if trial.status == Trial.PENDING:
+            tune_controller.stop_trial(trial)
+        elif trial.temporary_state.ray_actor is not None:
+            # By force: one that hangs, or is cut off, would not hear a request. Tune then sees it die.
+            ray.kill(trial.temporary_state.ray_actor)
 
 
 def run_visits(drives: Sequence[Drive], prompts: Mapping[str, PromptSet], nodes: LiveNodes) -> None:
@@ -87,6 +139,7 @@ def run_visits(drives: Sequence[Drive], prompts: Mapping[str, PromptSet], nodes:
     The sweeps measure the same `prompts`: they go to each node once.
     """
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C must end the sweep at once: the ledger has it all
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = MAX_PENDING
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new output prints a banner even where verbose=0
     # Tune hands the driver's AWS keys to the nodes, by a message that Ray logs. A node has credentials of its own.
@@ -99,12 +152,15 @@ def run_visits(drives: Sequence[Drive], prompts: Mapping[str, PromptSet], nodes:
         sweeps={drive.config.name: (drive.config, drive.board.plan, drive.revisions) for drive in drives},
         prompts={name: found.prompts for name, found in prompts.items()},
     )
+    by_name = {drive.config.name: drive for drive in drives}
+    to_boards = _ToBoards(by_name)
     hardware = {drive.config.name: drive.config.hardware for drive in drives}
-    with tempfile.TemporaryDirectory(prefix="specsweep-tune-") as storage:
+    with tempfile.TemporaryDirectory(prefix="specsweep-tune-") as storage, _own_error(to_boards):
         Tuner(
             tune.with_resources(trainable, lambda trial: _whole_slot(hardware[trial["sweep"]], trial["ray_node_id"])),
             tune_config=TuneConfig(
                 search_alg=VisitSearch(drives, nodes),
+                scheduler=_EndLost(by_name, nodes),
                 num_samples=-1,
                 reuse_actors=True,
                 trial_name_creator=lambda trial: trial.trial_id,
@@ -114,10 +170,20 @@ def run_visits(drives: Sequence[Drive], prompts: Mapping[str, PromptSet], nodes:
                 name=drives[0].config.name,
                 storage_path=storage,
                 verbose=0,
-                callbacks=[_ToBoards({drive.config.name: drive.board for drive in drives})],
+                callbacks=[to_boards],
                 checkpoint_config=CheckpointConfig(checkpoint_at_end=False),
             ),
         ).fit()
+
+
+@contextmanager
+def _own_error(to_boards: _ToBoards) -> Iterator[None]:
+    try:
+        yield
+    except (RayError, TuneError, OSError):
+        if to_boards.error:
+            raise to_boards.error from None
+        raise
 
 
 def _whole_slot(hardware: Hardware, ray_node_id: str) -> PlacementGroupFactory:

@@ -10,6 +10,7 @@ from ray.tune.search import Searcher
 from orchestrator.board import Board
 from orchestrator.cluster import LiveNodes
 from orchestrator.config import SweepConfig
+from orchestrator.lookout import Lookout
 
 NO_NODE_TIMEOUT_S = 600.0
 """How long a sweep waits for a node when none is alive, or all are about to be taken away."""
@@ -25,6 +26,11 @@ class Drive:
     revisions: Mapping[str, str]
     """Model -> commit, of all that come from the hub (see `model_files.pin_revisions`)."""
     last_seen_node: float = field(default_factory=time.monotonic)
+    lookout: Lookout = field(init=False)
+    """Watches over its visits."""
+
+    def __post_init__(self) -> None:
+        self.lookout = Lookout(self.board, self.config)
 
 
 class VisitSearch(Searcher):
@@ -32,38 +38,40 @@ class VisitSearch(Searcher):
 
     Args:
         drives: the sweeps, each of a name and a hardware of its own.
-        live_nodes: the nodes that can take a visit now.
+        live_nodes: the nodes that are alive.
     """
 
     def __init__(self, drives: Sequence[Drive], live_nodes: LiveNodes) -> None:
         super().__init__()
         self._drives = drives
         self._live_nodes = live_nodes
-        self._visit_of: dict[str, tuple[Board, str]] = {}
+        self._drive_of: dict[str, Drive] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         is_over = True
         for drive in self._drives:
-            nodes = self._live_nodes(drive.config.hardware)
-            staying = drive.board.staying(nodes)
+            live = self._live_nodes(drive.config.hardware)
+            nodes = drive.lookout.usable(live)
+            staying = drive.board.staying(live)
             if staying:
                 drive.last_seen_node = time.monotonic()
             visit = drive.board.next_visit(nodes)
             if visit is not None:
-                self._visit_of[trial_id] = drive.board, visit.id
+                self._drive_of[trial_id] = drive
+                drive.lookout.begin(trial_id, visit, nodes[visit.node])
                 return {
                     "sweep": drive.config.name,
                     "visit": visit.model_dump_json(),
                     "ray_node_id": nodes[visit.node],
                 }
             waits_for_node = not staying and time.monotonic() - drive.last_seen_node < NO_NODE_TIMEOUT_S
-            is_over &= not (drive.board.running or waits_for_node)
+            is_over &= not (drive.board.running or waits_for_node or drive.lookout.expects_node_back())
         return str(Searcher.FINISHED) if is_over else None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        if trial_id in self._visit_of:
-            board, visit_id = self._visit_of.pop(trial_id)
-            board.lose(visit_id, "the node's worker process died or became unreachable")
+        drive = self._drive_of.pop(trial_id, None)
+        if drive:
+            drive.lookout.end(trial_id, self._live_nodes(drive.config.hardware))
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune pickles its Searcher for a restore that this tool never does: the ledger is the state."""

@@ -172,6 +172,8 @@ class Provenance(Strict):
     """Repairs of engine defects that some server ran with."""
     nodes_set_aside: dict[str, str] = Field(default_factory=dict)
     """Node -> why nothing that it measured counts."""
+    nodes_unclosed: dict[str, str] = Field(default_factory=dict)
+    """Node -> why it has no closing baseline, and what its arms are compared with."""
     model_revisions: dict[str, str] = Field(default_factory=dict)
     """Hugging Face id -> commit of the files that were served; without local ones."""
 

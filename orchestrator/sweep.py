@@ -21,7 +21,7 @@ from orchestrator.past_sweeps import foresee
 from orchestrator.plan import Plan, PromptSet, plan_sweep
 from orchestrator.plan_text import load_prompts, memory_here
 from orchestrator.policies import policy_for
-from orchestrator.policy import missing_blocks
+from orchestrator.policy import gone_nodes, missing_blocks, unclosed_nodes
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
 from orchestrator.record import Recorder
@@ -174,7 +174,7 @@ def decide_and_report(sweep_dir: SweepDir) -> Selection:
     """Select from what is measured so far and write selection.json and the report."""
     config, plan, ledger = sweep_dir.config(), sweep_dir.plan(), sweep_dir.ledger()
     visits = ledger.visits()
-    provenance = collect_provenance(plan.id, config.hardware, visits, ledger.set_aside)
+    provenance = collect_provenance(plan.id, config.hardware, visits, ledger.set_aside, _unclosed(ledger))
     dropped = policy_for(config).dropped(plan, ledger)
     decided = decide(config, plan, ledger.valid_blocks(), _failures(ledger), dropped)
     engine = next((visit.engine_version for visit in reversed(visits) if visit.engine_version), None)
@@ -213,7 +213,7 @@ def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console:
     with ExitStack() as stack:
         for sweep, board in zip(sweeps, boards, strict=True):
             board.listeners.append(_kick_between_visits(sweep.recorder))
-            stack.enter_context(_session(sweep.ledger, command))
+            stack.enter_context(_session(board, command))
         nodes = stack.enter_context(ray_cluster(sweeps[0].config.cluster, kinds))
         stack.enter_context(
             show_progress([(each.config, board) for each, board in zip(sweeps, boards, strict=True)], console)
@@ -236,12 +236,15 @@ def _pin_revisions(sweeps: Sequence[_Open]) -> list[dict[str, str]]:
 
 
 @contextmanager
-def _session(ledger: Ledger, command: str) -> Iterator[None]:
+def _session(board: Board, command: str) -> Iterator[None]:
     started, begun = datetime.now(UTC).isoformat(), time.monotonic()
+    gone: tuple[str, ...] = ()
     try:
         yield
+        gone = tuple(board.gone())  # an interrupted session says nothing about who will be there at the end
     finally:
-        ledger.append(SessionRecord(started_utc=started, wall_s=time.monotonic() - begun, command=command))
+        wall_s = time.monotonic() - begun
+        board.ledger.append(SessionRecord(started_utc=started, wall_s=wall_s, command=command, nodes_gone=gone))
 
 
 def _kick_between_visits(recorder: Recorder) -> Callable[[Visit | VisitEvent], None]:
@@ -269,6 +272,12 @@ def _failures(ledger: LedgerView) -> dict[str, str]:
     """Arm id -> what kept a block of it from counting: the last failed visit, else the last void block."""
     void = {block.arm_id: f"void: {block.void_reason}" for block in ledger.void_blocks()}
     return void | {visit.arm_id: visit.error for visit in ledger.visits() if visit.error}
+
+
+def _unclosed(ledger: LedgerView) -> dict[str, str]:
+    """Node -> how its arms count without a closing baseline."""
+    left = "left before its closing baseline, so its arms are compared with its opening one alone"
+    return dict.fromkeys(sorted(unclosed_nodes(ledger) & gone_nodes(ledger)), left)
 
 
 def _what_is_missing(plan: Plan, ledger: LedgerView, sweep_dir: SweepDir) -> str:

@@ -1,10 +1,11 @@
 """The folder a sweep leaves behind: results/<name>/<UTC time>/, and the link results/latest."""
 
+import contextlib
 import gzip
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +26,8 @@ from orchestrator.safe_names import file_name
 from orchestrator.selection import Selection
 
 Kept = TypeVar("Kept", bound=Strict)
+NAME_FORMAT = "%Y-%m-%dT%H-%M-%S.%fZ"
+"""Of a sweep's folder: UTC."""
 
 
 class SweepDir:
@@ -204,13 +207,24 @@ def _unfinished(root: Path, config: SweepConfig, plan: Plan) -> SweepDir | None:
 
 def _begin(root: Path, config: SweepConfig, plan: Plan) -> SweepDir:
     newest = newest_sweep(root.parent, root.name)
-    folder = root / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
+    folder = root / _next_name(newest)
     folder.mkdir()
     _replace(folder / "config.yaml", to_yaml(config))
     if newest and newest.plan().id != plan.id:
         _take_over(newest, SweepDir(folder), plan)
     _replace(folder / "plan.json", plan.model_dump_json(indent=1))
     return SweepDir(folder)
+
+
+def _next_name(newest: SweepDir | None) -> str:
+    """Now, or just after the newest sweep where the clock went back: the order of names is the order of sweeps."""
+    now = datetime.now(UTC)
+    if newest:
+        with contextlib.suppress(ValueError):  # a folder that somebody named
+            now = max(
+                now, datetime.strptime(newest.path.name, NAME_FORMAT).replace(tzinfo=UTC) + timedelta(microseconds=1)
+            )
+    return now.strftime(NAME_FORMAT)
 
 
 def _take_over(newest: SweepDir, begun: SweepDir, plan: Plan) -> None:
@@ -264,5 +278,8 @@ def _read(kind: type[Kept], path: Path) -> Kept:
 def _replace(path: Path, text: str) -> None:
     """Write whole or not at all."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)  # half of it, where the disk is full

@@ -51,6 +51,8 @@ def verdict_table(selection: Selection) -> Table:
         whole.add_row(Text(" Simulated: no engine was measured.", style="bold yellow"))
     for node, reason in selection.provenance.nodes_set_aside.items():
         whole.add_row(Text(f" Node {node} was set aside: {reason}.", style="yellow"))
+    for node, reason in selection.provenance.nodes_unclosed.items():
+        whole.add_row(Text(f" Node {node} {reason}.", style="yellow"))
     whole.add_row(figures)
     whole.add_row(reasons)
     different = _different_outputs(selection)

@@ -1,7 +1,6 @@
 """One visit: start the server, warm up, drive each block, read the counters around it, stop. No Ray in here."""
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -44,6 +43,7 @@ from tasks.model_files import fetch_models
 from tasks.preflight import refuse_arm
 from tasks.server import VllmServer
 from tasks.server_log import applied_patches, thread_binding
+from tasks.visit_folder import require_room, visit_folder
 
 TOKENS_PER_DRAFT_TOLERANCE = 0.02
 COUNTERS_TIMEOUT_S = 10.0
@@ -60,10 +60,11 @@ def run_visit(task: VisitTask, prompts: PromptsByDataset) -> Iterator[VisitEvent
 
     What goes wrong with server or load ends the visit with its reason in the record; blocks finished before count.
     """
-    with tempfile.TemporaryDirectory(prefix="specsweep-visit-") as folder:
-        run = _Run(task, prompts, Path(folder) / f"{task.visit.id}.log")
+    with visit_folder() as folder:
+        run = _Run(task, prompts, folder / f"{task.visit.id}.log")
         try:
             with notice.under_way():
+                require_room(folder)
                 yield from run.measure()
         except OrchestratorError as error:
             run.fail(error)
@@ -92,6 +93,7 @@ class _Run:
         self.binding: CpuBinding | None = None
         self.error: str | None = None
         self.interrupted = False
+        self.blames_node = False
 
     def fail(self, error: OrchestratorError) -> None:
         """Why the visit ends early; an engine that had to end in time before the node does says nothing of its arm."""
@@ -100,6 +102,7 @@ class _Run:
         if announced and announced.left_s < notice.NO_TIME_S:
             error = NodeInterrupted(f"{announced}: what was under way is cut off")
         self.interrupted = isinstance(error, NodeInterrupted)
+        self.blames_node = isinstance(error, NodeUnavailable)
         self.error = f"{type(error).__name__}: {error}"
 
     def measure(self) -> Iterator[MeasuredBlock]:
@@ -339,6 +342,7 @@ class _Run:
             fetch_s=self.fetch_s,
             model_revisions=self.model_revisions,
             interrupted=self.interrupted,
+            blames_node=self.blames_node,
         )
         return FinishedVisit(record=record, server_log=log)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from orchestrator.ledger import Ledger, key_of
+from orchestrator.ledger import Ledger, LedgerFile, LedgerView, key_of
 from orchestrator.records import BlockRecord
 from orchestrator.selection import Selection
 from orchestrator.sweep_dir import SweepDir
@@ -80,12 +80,13 @@ class Sandbox:
     def write_prompts(self, name: str, prompts: Sequence[str]) -> None:
         (self.path / name).write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
 
-    def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> Running:
+    def start(self, *arguments: str, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()) -> Running:
+        """`prefix` is put before the command."""
         self._num_started += 1
         out, err = (self.path / f"{self._num_started}.{kind}" for kind in ("out", "err"))
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
-                [ORCHESTRATOR, *arguments],
+                [*prefix, ORCHESTRATOR, *arguments],
                 cwd=self.path,
                 env=self.env | dict(env or {}),
                 stdin=subprocess.DEVNULL,
@@ -110,6 +111,10 @@ class Sandbox:
 
     def ledger(self) -> Ledger:
         return Ledger(self.sweep.ledger_path)
+
+    def ledger_on_disk(self) -> LedgerFile:
+        """As it is now, also while a sweep writes it."""
+        return LedgerFile(self.path / "results/latest/ledger.jsonl")
 
     def selection(self) -> Selection:
         selection = self.sweep.selection()
@@ -198,7 +203,7 @@ def slow(step_ms: float) -> list[str]:
     return ["--standin-step-ms", f"'{step_ms:g}'"]
 
 
-def measured_twice(ledger: Ledger) -> list[BlockRecord]:
+def measured_twice(ledger: LedgerView) -> list[BlockRecord]:
     seen = set()
     return [block for block in ledger.valid_blocks() if key_of(block) in seen or seen.add(key_of(block))]  # type: ignore[func-returns-value]
 

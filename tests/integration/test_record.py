@@ -205,7 +205,7 @@ def test_finished_sweep_has_a_parent_and_a_child_for_every_arm_and_workload(
     mirror(sweep.path, tracking)
     found = Recorded(tracking)
     assert [run.info.run_name for run in found.parents] == [f"made-up {UTC_TIME}"]
-    arms = ("none", "dflash-k3", "dflash-k7")
+    arms = ("baseline", "dflash-k3", "dflash-k7")
     assert found.children.keys() == {f"code@c{c} {arm}" for c in (1, 2) for arm in arms}
     assert {run.info.status for run in (*found.parents, *found.children.values())} == {"FINISHED"}
     child = found.children["code@c2 dflash-k7"].data
@@ -215,6 +215,23 @@ def test_finished_sweep_has_a_parent_and_a_child_for_every_arm_and_workload(
     assert parent[SWEEP_TAG] == f"made-up/{UTC_TIME}"
     assert parent["verdict.code.c1"] == "speculate"
     assert "three times as fast" in parent["mlflow.note.content"]
+    assert found.parents[0].data.metrics["workloads_speculate"] == 2
+    assert f"/runs/{found.parents[0].info.run_id}?" in child.tags["mlflow.note.content"]
+
+
+def test_prompts_are_an_input_of_every_run_and_the_experiment_opens_as_one_of_runs(
+    sweep: SweepOnDisk, tracking: Tracking
+) -> None:
+    sweep.measure_all()
+    sweep.decide()
+    mirror(sweep.path, tracking)
+    found = Recorded(tracking)
+    inputs = [run.inputs.dataset_inputs for run in found.children.values()]
+    assert [len(each) for each in inputs] == [1] * len(found.children)
+    assert {each[0].dataset.name for each in inputs} == {"code"}
+    experiment = found.client.get_experiment_by_name(tracking.experiment)
+    assert experiment is not None
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
 
 
 def test_figures_of_a_finished_sweep(sweep: SweepOnDisk, tracking: Tracking) -> None:
@@ -223,13 +240,13 @@ def test_figures_of_a_finished_sweep(sweep: SweepOnDisk, tracking: Tracking) -> 
     mirror(sweep.path, tracking)
     found = Recorded(tracking)
     assert found.curve("code@c1 dflash-k7", "block/speedup") == pytest.approx({0: 3.0, 1: 3.0})
-    assert found.curve("code@c1 none", "block/output_tokens_per_s") == pytest.approx({0: 40.0, 1: 40.0})
+    assert found.curve("code@c1 baseline", "block/output_tokens_per_s") == pytest.approx({0: 40.0, 1: 40.0})
     assert found.curve("code@c1 dflash-k3", "survival") == pytest.approx({0: 1.0, 1: 0.9, 2: 0.8})
     metrics = found.children["code@c1 dflash-k3"].data.metrics
     assert (metrics["speedup"], metrics["speedup_ci_low"], metrics["speedup_ci_high"]) == (2.0, 1.5, 2.5)
     assert metrics["ttft_s_p50"] == pytest.approx(0.25)
     assert metrics["outputs_match_baseline"] == 1.0
-    assert not {"speedup", "survival", "acceptance_rate"} & found.children["code@c1 none"].data.metrics.keys()
+    assert not {"speedup", "survival", "acceptance_rate"} & found.children["code@c1 baseline"].data.metrics.keys()
 
 
 def test_artifacts_are_on_the_parent_beside_the_database(
@@ -292,11 +309,11 @@ def test_deleted_runs_are_made_anew(sweep: SweepOnDisk, tracking: Tracking) -> N
     sweep.measure("opening")
     mirror(sweep.path, tracking)
     found = Recorded(tracking)
-    found.client.delete_run(found.children["code@c1 none"].info.run_id)
+    found.client.delete_run(found.children["code@c1 baseline"].info.run_id)
     assert mirror(sweep.path, tracking).num_runs_created == 1
     found.client.delete_run(found.parents[0].info.run_id)
     assert mirror(sweep.path, tracking).num_runs_created == 3
-    assert Recorded(tracking).children["code@c1 none"].data.metrics["output_tokens_per_s"] == pytest.approx(20.0)
+    assert Recorded(tracking).children["code@c1 baseline"].data.metrics["output_tokens_per_s"] == pytest.approx(20.0)
 
 
 def test_running_sweep_is_continued_with_what_is_new(sweep: SweepOnDisk, tracking: Tracking) -> None:
@@ -306,7 +323,7 @@ def test_running_sweep_is_continued_with_what_is_new(sweep: SweepOnDisk, trackin
     mirror(sweep.path, tracking)
     midway = Recorded(tracking)
     assert {run.info.status for run in (*midway.parents, *midway.children.values())} == {"RUNNING"}
-    assert midway.children.keys() == {f"code@c{c} {arm}" for c in (1, 2) for arm in ("none", "dflash-k3")}
+    assert midway.children.keys() == {f"code@c{c} {arm}" for c in (1, 2) for arm in ("baseline", "dflash-k3")}
     assert midway.children["code@c1 dflash-k3"].data.metrics["speedup"] == pytest.approx(4.0)
     sweep.measure("arm", k7)
     second = mirror(sweep.path, tracking)

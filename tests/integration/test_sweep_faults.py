@@ -1,13 +1,16 @@
 """Whole sweeps that something happens to: killed processes, interruptions, servers and engines that misbehave."""
 
 import os
+import re
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -109,6 +112,68 @@ def test_local_raylet_that_dies_ends_the_sweep_soon_with_what_was_measured(box: 
     assert "the same command continues" in ended.stderr
     assert box.num_ledger_lines() >= 2
     assert box.leftovers() == []
+
+
+def test_worker_that_hangs_is_ended_and_said_and_the_same_command_continues(box: Sandbox) -> None:
+    arguments = small(
+        *("workload.num_blocks=6", "cluster.silence_grace_s=8", "server.ready_timeout_s=15", "server.stop_grace_s=1"),
+        extra_args=slow(5),
+    )
+    running = box.start(*arguments)
+    running.until(lambda: box.num_ledger_lines() >= 2)
+    box.process_like("ResourceTrainable").suspend()
+    stopped = time.monotonic()
+    ended = running.wait()
+    assert time.monotonic() - stopped < 120
+    assert ended.exit_code == 3, ended
+    assert re.search(r"nothing was heard of node \S+ for \d+ s: it hangs", ended.stderr)
+    assert box.leftovers() == []
+    ended = box.run(*arguments)
+    assert ended.exit_code == 0, ended
+    assert not measured_twice(box.ledger())
+    assert len(box.ledger().valid_blocks()) == 6 * 4
+
+
+@contextmanager
+def small_disk(path: Path, megabytes: int) -> Iterator[Path]:
+    """A disk of that size at `path`; the file that fills it."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", path], check=True)
+    try:
+        yield path / "ballast"
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
+
+
+def fill(ballast: Path) -> None:
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_full_disk_of_node_or_results_is_said_and_the_same_command_continues_once_there_is_room(box: Sandbox) -> None:
+    (box.path / "results").mkdir()
+    with small_disk(box.temporary, 120) as on_node, small_disk(box.path / "results", 2) as on_results:
+        on_node.write_bytes(bytes(70_000_000))
+        ended = box.run(*SLOW)
+        assert ended.exit_code == 3, ended
+        assert re.search(r"NodeUnavailable: only \d+ MB are free in \S+, a visit needs 64; make room", ended.stderr)
+        assert box.num_ledger_lines() == 0
+
+        on_node.unlink()
+        running = box.start(*SLOW)
+        running.until(lambda: box.num_ledger_lines() >= 2)
+        fill(on_results)
+        ended = running.wait()
+        assert ended.exit_code == 3, ended
+        assert "No space left on device" in ended.stderr
+        assert "make room, the same command continues" in ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert box.leftovers() == []
+        assert box.num_ledger_lines() >= 2
+
+        on_results.unlink()
+        finishes(box)
 
 
 def test_interrupted_sweep_ends_soon_and_continues(box: Sandbox) -> None:

@@ -67,22 +67,23 @@ def commands(fence: Fence) -> Iterator[Command]:
 
 def spans(page: Path) -> list[str]:
     """Inline code."""
-    return _SPAN.findall(_prose(page))
+    return _SPAN.findall(prose(page))
 
 
 def links(page: Path) -> list[tuple[Path, str | None]]:
     """Pages and files of the repository that a page links to, with the anchor."""
-    found = [(target, anchor or None) for target, anchor in _LINK.findall(_prose(page)) if "://" not in target]
+    found = [(target, anchor or None) for target, anchor in _LINK.findall(prose(page)) if "://" not in target]
     return [((page.parent / target).resolve() if target else page, anchor) for target, anchor in found]
 
 
 def anchors(page: Path) -> set[str]:
     """Of its headings, as GitHub makes them."""
-    headings = _HEADING.findall(_prose(page))
+    headings = _HEADING.findall(prose(page))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def _prose(page: Path) -> str:
+def prose(page: Path) -> str:
+    """All but its fenced blocks."""
     return _FENCE.sub("", page.read_text(encoding="utf-8"))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.board import Board
+from orchestrator.board import MAX_EXCUSED, Board
 from orchestrator.ledger import Ledger
 from orchestrator.policy import Grid, is_complete
 from orchestrator.records import FinishedVisit, MeasuredBlock, Visit, VisitEvent
@@ -215,3 +215,33 @@ def test_node_that_was_taken_away_owes_no_closing_baseline(board: Board) -> None
 
     assert is_complete(board.plan, board.ledger)
     assert {record.node for record in board.ledger.visits() if record.phase == "closing"} == {"b"}
+
+
+def test_visit_lost_to_its_node_is_no_attempt_of_its_arm(board: Board) -> None:
+    finish(board, start(board, "a"))
+    for _ in range(3):  # more than max_attempts
+        board.lose(start(board, "a").id, "node a left the cluster", blames_node=True)
+
+    assert start(board, "a").phase == "arm"
+
+
+def test_arm_that_brings_down_every_node_is_given_up_in_the_end(board: Board) -> None:
+    finish(board, start(board, "a"))
+    lost = 0
+    while (visit := start(board, "a")).phase == "arm":
+        board.lose(visit.id, "node a left the cluster", blames_node=True)
+        lost += 1
+
+    assert lost == 2 * (MAX_EXCUSED + 2)  # two arms, each of two attempts
+
+
+def test_node_that_says_it_cannot_measure_gets_nothing_more_and_the_arm_goes_elsewhere(board: Board) -> None:
+    for node in ("a", "b"):
+        finish(board, start(board, node))
+    unfit = start(board, "a")
+    event = finished(unfit, error="NodeUnavailable: only 3 MB are free")
+    board.take(event.model_copy(update={"record": event.record.model_copy(update={"blames_node": True})}))
+
+    assert board.next_visit(["a"]) is None
+    again = start(board, "a", "b")
+    assert (again.node, again.arm.id, again.attempt) == ("b", unfit.arm.id, 1)

@@ -22,7 +22,20 @@ from orchestrator.config import SweepConfig
 from orchestrator.example import copy_example
 from orchestrator.plan import PromptSet, plan_sweep, prompt_sets
 from orchestrator.records import Message, Prompt
-from tests.unit.docs import LANGUAGES, PAGES, ROOT, Command, Fence, anchors, commands, fences, links, shell_text, spans
+from tests.unit.docs import (
+    LANGUAGES,
+    PAGES,
+    ROOT,
+    Command,
+    Fence,
+    anchors,
+    commands,
+    fences,
+    links,
+    prose,
+    shell_text,
+    spans,
+)
 from tests.unit.test_shipped_yaml import choose
 
 FENCES = [fence for page in PAGES for fence in fences(page)]
@@ -167,6 +180,11 @@ def test_command_is_not_hidden_among_what_is_printed(fence: Fence) -> None:
     assert not re.search(r"^(make|orchestrator|\.venv/bin/\S+|ray|docker|aws) ", fence.text, re.MULTILINE)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_command_is_not_hidden_by_indentation(page: Path) -> None:
+    assert not re.search(r"^    (make|orchestrator|\.venv/bin/\S+|ray|docker|aws|mlflow) ", prose(page), re.MULTILINE)
+
+
 @pytest.mark.parametrize("fence", [fence for fence in FENCES if shell_text(fence)], ids=str)
 def test_shell_reads_it(fence: Fence) -> None:
     done = subprocess.run(["bash", "-n"], input=shell_text(fence), capture_output=True, text=True, check=False)
@@ -241,13 +259,14 @@ def test_shell_completion_knows_the_commands() -> None:
     assert said.output.split() == ["sweep", "status", "select"]
 
 
-@pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}], ids=["no terminal", "NO_COLOR"])
-def test_no_colours_where_nobody_wants_them(folder: Path, variables: dict[str, str]) -> None:
-    environment = {**os.environ, **variables}
-    command = [sys.executable, "-c", "from orchestrator.cli import main; main()", "status", "demo"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
-    assert "\x1b[3" not in done.stdout
-    assert "\x1b[9" not in done.stdout
+def test_no_color_is_heeded_where_colours_are_forced(folder: Path) -> None:
+    said = {}
+    for variables in ({"FORCE_COLOR": "1"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}):
+        command = [sys.executable, "-c", "from orchestrator.cli import main; main()", "status", "demo"]
+        environment = {**os.environ, **variables}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+        said["NO_COLOR" in variables] = re.search(r"\x1b\[[0-9;]*3[0-7]m", done.stdout) is not None
+    assert said == {False: True, True: False}
 
 
 SYMPTOMS = ROOT / "docs" / "troubleshooting.md"
@@ -256,7 +275,7 @@ FROM_ELSEWHERE = ("InvalidAuthToken", "Token authentication is enabled", "ray st
 
 
 def test_symptoms_are_what_the_code_says() -> None:
-    source = "".join(path.read_text() for part in ("orchestrator", "tasks") for path in (ROOT / part).glob("*.py"))
+    source = "".join(path.read_text() for part in ("orchestrator", "tasks") for path in (ROOT / part).rglob("*.py"))
     source = re.sub(r'"\s*\n\s*f?"', "", source)  # a message over several lines
     source = re.sub(r"\{[^{}]*\}", "@", source)
     rows = re.findall(r"^\| (.+?) \|", SYMPTOMS.read_text(), re.MULTILINE)

@@ -247,3 +247,12 @@ def test_visit_noise_finds_the_truth_on_many_nodes() -> None:
     noise = visit_noise([[score for node in nodes for score in node]], 0.5 * truth)
 
     assert math.sqrt(noise.variance) == pytest.approx(truth, rel=0.05)
+
+
+def test_clock_that_was_set_back_between_the_baselines_takes_their_middle() -> None:
+    baseline = scores([0.2], "opening", at_s=1000) + scores([0.4], "closing", at_s=10)
+
+    found = pair_blocks(scores([1.0], at_s=20), baseline)["b0"]
+
+    assert found.log_ratio == pytest.approx(0.7)
+    assert found.visits == {"arm-a": 1.0, "opening-a": -0.5, "closing-a": -0.5}

@@ -1,5 +1,7 @@
 """The ledger keeps every record once, survives a crash, and names the line that somebody damaged."""
 
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 
@@ -195,3 +197,25 @@ def test_record_with_an_unknown_key_is_refused(path: Path) -> None:
 
 def test_throughput_of_a_block_is_output_tokens_over_wall_time() -> None:
     assert block().output_tokens_per_s == 64.0
+
+
+def test_record_that_a_full_disk_cut_short_leaves_nothing_torn_behind(path: Path) -> None:
+    """A limit on the file's size fails as a full disk does: what fits is written."""
+    ledger = Ledger(path)
+    ledger.append(block(block_id="b1"))
+    code = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from orchestrator.ledger import Ledger; from tests.unit.test_ledger import block\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "path, limit = Path(sys.argv[1]), int(sys.argv[2])\n"
+        "ledger = Ledger(path)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))\n"
+        "try:\n    ledger.append(block(block_id='b2'))\nexcept OSError:\n    pass\n"
+        "assert path.stat().st_size == limit\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\n"
+        "ledger.append(block(block_id='b3'))\n"
+    )
+    limit = str(path.stat().st_size + 50)
+    subprocess.run([sys.executable, "-c", code, str(path), limit], check=True)
+
+    assert [found.block_id for found in Ledger(path).blocks()] == ["b1", "b3"]

@@ -6,8 +6,8 @@ import pytest
 
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan
-from orchestrator.policy import Grid, is_complete, missing_blocks, num_measurements
-from orchestrator.records import MeasuredBlock, Visit
+from orchestrator.policy import Grid, is_complete, missing_blocks, num_measurements, unclosed_nodes
+from orchestrator.records import MeasuredBlock, SessionRecord, Visit
 from tests.unit.builders import answers, block_record, finished, make_plan, write_all
 
 
@@ -222,3 +222,19 @@ def test_plan_of_the_baseline_alone_is_complete_with_both_its_visits(ledger_path
 
     assert [visit.phase for visit in fleet.run("a")] == ["opening", "closing"]
     assert is_complete(fleet.plan, fleet.ledger)
+
+
+def test_node_that_has_gone_owes_no_closing_baseline_while_others_are_there(ledger_path: Path) -> None:
+    plan, ledger = make_plan([1, 3]), Ledger(ledger_path)
+    write_all(ledger, plan, node="a")
+    for block in plan.blocks:
+        ledger.append(block_record(plan, plan.baseline, block, 100.0, phase="opening", node="b"))
+        ledger.append(block_record(plan, plan.arms[1], block, 100.0, phase="confirm", node="b"))
+    assert not is_complete(plan, ledger)
+    assert unclosed_nodes(ledger) == {"b"}
+
+    ledger.append(SessionRecord(started_utc="2026-08-01T10:00:00Z", wall_s=1, nodes_gone=("b",)))
+    assert is_complete(plan, ledger)
+
+    ledger.append(SessionRecord(started_utc="2026-08-01T11:00:00Z", wall_s=1))
+    assert not is_complete(plan, ledger)  # it came back

@@ -1,11 +1,13 @@
 import math
+import re
 
 import pytest
 
 from orchestrator.config import SweepConfig
 from orchestrator.plan import PromptSet, plan_sweep
 from orchestrator.record_metrics import Cell, Evidence, Figure, cells_of, is_current, new_figures
-from orchestrator.record_tags import MAX_NOTE_LEN, cell_params, cell_tags, description, sweep_tags
+from orchestrator.record_notes import MAX_NOTE_LEN, Place, cell_note, sweep_note
+from orchestrator.record_tags import cell_params, cell_tags, dataset_input, sweep_tags
 from orchestrator.records import BlockRecord, LedgerRecord, Message, Phase, Prompt, SpecCounters, VisitRecord
 from orchestrator.selection import ArmResult, Choice, Interval, Provenance, Selection, WorkloadResult
 
@@ -22,7 +24,7 @@ CONFIG = SweepConfig.model_validate(
         "datasets": {"code": {"data_files": "code.jsonl"}},
         "speculation": {"method": "dflash", "num_speculative_tokens": [2]},
         "workload": {"max_concurrency": [1], "num_blocks": 2, "prompts_per_block": 2, "output_len": 8},
-        "server": {"env": {"HF_TOKEN": "hf_secret"}},
+        "server": {"env": {"SOME_SETTING": "of_the_environment"}},
     }
 )
 PROMPTS = tuple(Prompt(messages=(Message(role="user", content=f"question {i}"),)) for i in range(4))
@@ -245,7 +247,7 @@ def test_params_name_the_arm_and_the_workload_and_never_the_environment() -> Non
         "dtype": "bfloat16",
     }
     assert expected.items() <= params.items()
-    assert "hf_secret" not in str(params)
+    assert "of_the_environment" not in str(params)
     assert "drafter" not in cell_params(evidence(), cell(NONE.id))
 
 
@@ -272,12 +274,57 @@ def test_sweep_tags_carry_verdicts_versions_and_commit() -> None:
     assert tags["version.vllm"] == "0.32.0"
     assert tags["git_commit"] == "abc"
     assert tags["simulated"] == "false"
-    assert (
-        "| code@c1 | speculate | dflash k=2 | 2.50 (2.00 to 3.00) | faster \\| by far |" in tags["mlflow.note.content"]
+
+
+PLACE = Place(experiment_id="1", parent_run_id="abc")
+
+
+def test_note_of_a_sweep_says_the_decision_and_leads_to_the_arms_of_each_workload() -> None:
+    note = sweep_note(evidence(selection=decided()), decided(), PLACE)
+    assert "code: speculate at concurrency 1" in note
+    assert "| speculate | dflash k=2 | 2.50 (2.00 to 3.00) | faster \\| by far |" in note
+    assert "searchFilter=tags.sweep%20%3D%20%27unit%2F1%27%20and%20tags.workload%20%3D%20%27code%40c1%27)" in note
+
+
+def test_note_of_an_arm_says_its_result_and_leads_to_its_sweep_and_its_logs() -> None:
+    visit = VisitRecord(
+        visit_id="v",
+        arm_id=DFLASH.id,
+        attempt=1,
+        phase="arm",
+        node="node-a",
+        started_utc="2026-01-02T03:04:05+00:00",
+        wall_s=3.0,
+        num_blocks=2,
+        server_log="v.log",
     )
+    records = (visit, block(DFLASH.id, 0, 40))
+    note = cell_note(evidence(*records, selection=decided()), cell(DFLASH.id, *records, selection=decided()), PLACE)
+    assert "dflash-k2 on code@c1" in note
+    assert "2.50 [2.00, 3.00] times the baseline. Chosen for this workload." in note
+    assert "(#/experiments/1/runs/abc?" in note
+    assert "(#/experiments/1/runs/abc/artifacts/logs/v.log?" in note
+    assert len(note) <= MAX_NOTE_LEN
+
+
+def test_every_figure_of_a_run_is_explained_in_its_note() -> None:
+    counters = SpecCounters(num_drafts=4, num_draft_tokens=8, num_accepted_tokens=3, num_accepted_tokens_per_pos=(2, 1))
+    records = (*OPENING, block(DFLASH.id, 0, 40, counters=counters), *CLOSING)
+    found = cell(DFLASH.id, *records, selection=decided())
+    note = cell_note(evidence(*records, selection=decided()), found, PLACE)
+    names = {re.sub(r"(_p\d+|_ci_(low|high))$", "", figure.key) for figure in new_figures(found, 0, with_final=True)}
+    assert {name for name in names if name not in note} == set()
+
+
+def test_input_of_a_run_names_the_dataset_and_what_of_it_was_sent() -> None:
+    found = dataset_input(evidence(), cell(DFLASH.id))
+    assert (found["name"], found["source_type"]) == ("code", "local")
+    assert found["digest"] == PLAN.prompts["code"].content_id[:36]
+    assert "code.jsonl" in found["source"]
 
 
 def test_description_stays_within_mlflows_limit_and_says_where_the_rest_is() -> None:
-    text = description(decided(workloads=decided().workloads * 500))
+    selection = decided(workloads=decided().workloads * 500)
+    text = sweep_note(evidence(selection=selection), selection, PLACE)
     assert len(text) <= MAX_NOTE_LEN
     assert "report.md" in text

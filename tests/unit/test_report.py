@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config import Model
 from orchestrator.display import DASH, identical, interval, number, percent
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan
@@ -215,6 +216,23 @@ def test_price_appears_only_where_it_is_known(
     assert "USD per 1M" not in report.markdown
     priced = one_workload(selection, {"usd_per_million_output_tokens": 1.2345})
     assert "1.23" in write(tmp_path, priced, plan).markdown
+
+
+def test_roofline_appears_only_where_it_is_known(
+    plan: Plan, selection: Selection, report: Written, tmp_path: Path
+) -> None:
+    assert "Roofline" not in report.markdown
+    probed = NODE.model_copy(update={"memory_bandwidth_gb_per_s": 200.0})
+    ledger = make_ledger(plan, tmp_path / "ledger.jsonl")
+    ledger.append(make_visit(plan, node_info=probed))
+    model = Model(name="m", target="org/m", max_model_len=1024, parameters_billion=10)
+
+    write_report(tmp_path, one_workload(selection, {"step_s": 0.2}), plan, ledger, model)
+
+    for name in ("report.md", "report.html"):
+        text = (tmp_path / name).read_text()
+        assert "Baseline against the roofline, memory copies 200 GB/s" in text
+    assert "| code@c1 | 20.0 | 100 | 200 | 100 | 50.0 |" in (tmp_path / "report.md").read_text()
 
 
 def test_same_selection_gives_the_same_report(plan: Plan, selection: Selection, tmp_path: Path) -> None:

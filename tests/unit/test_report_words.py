@@ -35,7 +35,7 @@ def test_a_dataset_is_one_sentence_with_its_gain_and_its_saving() -> None:
     assert decision_sentences(selection) == [
         "code: speculate at concurrency 1 and 4, which gives 2.00x to 2.50x of the baseline's throughput "
         "(95 % intervals within 1.50x to 3.00x) and saves 50.0 to 60.0 % of the cost of a token; "
-        "not decided at concurrency 16."
+        "undecided at concurrency 16."
     ]
 
 
@@ -50,8 +50,8 @@ def test_saving_is_not_claimed_where_the_objective_is_not_throughput() -> None:
     [
         (("speculate", "speculate"), "Pays at every measured concurrency, up to 4."),
         (("speculate", "baseline"), "Pays up to concurrency 1; at 4: keep the baseline."),
-        (("undecided", "baseline"), "Not proven to pay at the lowest measured concurrency, 1: not decided."),
-        (("speculate", "undecided", "speculate"), "Pays up to concurrency 1; at 4: not decided. It pays again at 16."),
+        (("undecided", "baseline"), "Not proven to pay at the lowest measured concurrency, 1: undecided."),
+        (("speculate", "undecided", "speculate"), "Pays up to concurrency 1; at 4: undecided. It pays again at 16."),
     ],
 )
 def test_crossover_is_told_from_what_was_measured(verdicts: tuple[str, ...], sentence: str) -> None:

@@ -278,3 +278,21 @@ def test_damaged_selection_is_one_clear_error(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"selection\.json: not a selection of this version"):
         SweepDir(tmp_path).selection()
+
+
+def test_clock_that_goes_back_does_not_bring_an_older_sweep_to_the_front(config: SweepConfig) -> None:
+    """As a jump of the clock leaves it: the first sweep carries a time that is still to come."""
+    first, _ = run(config)
+    ahead = first.path.with_name("2099-01-01T00-00-00.000000Z")
+    first.path.rename(ahead)
+
+    second, continues = run(changed(config), num_blocks=2)
+    assert not continues
+    assert second.path.name == "2099-01-01T00-00-00.000001Z"
+    newest = newest_sweep(Path(config.results_dir), config.name)
+    assert newest is not None
+    assert newest.path == second.path
+    assert second.ledger().valid_blocks()  # taken over from the first
+
+    again, continues = run(changed(config))
+    assert (again.path, continues) == (second.path, True)
