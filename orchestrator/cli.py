@@ -268,15 +268,14 @@ def run_on_head(uri: Annotated[str, typer.Argument(metavar="S3_URI")]) -> None:
 def main() -> None:
     """Entry point: errors in one line on stderr, exit codes as the help says."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    sigterm = _Sigterm()
-    signal.signal(signal.SIGTERM, sigterm)
+    end = _EndInOrder()
     try:
         app(standalone_mode=True)
     except SystemExit as ended:
         if ended.code != INTERRUPTED:  # Typer turns Ctrl-C into this
             raise
         err.print("interrupted: what was measured is kept; the same command continues", highlight=False)
-        sys.exit(TERMINATED if sigterm.received else INTERRUPTED)
+        sys.exit(TERMINATED if end.received == signal.SIGTERM else INTERRUPTED)
     except OrchestratorError as error:
         err.print(f"error: {error}", style="red", markup=False, highlight=False)
         if isinstance(error, ClusterLost):
@@ -297,13 +296,22 @@ def _leave_ray_behind(exit_code: int) -> NoReturn:
     os._exit(exit_code)
 
 
-class _Sigterm:
-    """Ends the command as Ctrl-C does, with all left in order: of what a handler may raise, Ray changes the rest."""
+class _EndInOrder:
+    """Ends the command with all left in order, at Ctrl-C or SIGTERM; the second time it ends at once (its servers have
+    guards of their own). Of what a handler may raise, Ray changes all but this."""
 
-    received = False
+    def __init__(self) -> None:
+        self.received: int | None = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as for a shell's job in the background
+                signal.signal(number, self)
 
     def __call__(self, number: int, frame: object) -> NoReturn:
-        self.received = True
+        self.received = number
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        if number == signal.SIGINT:
+            os.write(sys.stderr.fileno(), b"\nstopping in order; Ctrl-C again stops at once\n")
         raise KeyboardInterrupt
 
 

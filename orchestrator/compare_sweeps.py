@@ -32,9 +32,9 @@ class Measured:
 
     @classmethod
     def of(cls, plan: Plan, blocks: Iterable[BlockRecord], rules: SelectionRules) -> "Measured":
-        """From valid `blocks`."""
+        """From valid `blocks`, by the objective of `rules`."""
         cells = fold(blocks, rules).cells
-        return cls(plan, cells, compare_cells(plan, cells, rules, by_throughput=True).noise)
+        return cls(plan, cells, compare_cells(plan, cells, rules).noise)
 
 
 class Row(Strict):
@@ -47,8 +47,8 @@ class Row(Strict):
     is_paired: bool
     tokens_per_s_a: float
     tokens_per_s_b: float
-    throughput: Interval
-    """B / A."""
+    ratio: Interval
+    """B / A in the objective; more is better."""
     change: Change
     """Claimed with the sweep's confidence for all arms of the workload together."""
     speedup_a: float | None = None
@@ -56,6 +56,8 @@ class Row(Strict):
 
 
 class SweepComparison(Strict):
+    objective: str
+    """As the second sweep is judged, which both are compared in."""
     rows: tuple[Row, ...]
     only_in_a: tuple[str, ...]
     """`arm on workload` that only one of them has figures of."""
@@ -78,7 +80,7 @@ def compare_sweeps(
     pairs = list(_pairs(a, b))
     noise = max(a.noise, b.noise, key=lambda noise: noise.variance)
     rows = [row for _, group in groupby(pairs, lambda pair: pair.workload) for row in _rows(list(group), noise, rules)]
-    speedups_a, speedups_b = _speedups(a), _speedups(b)
+    speedups_a, speedups_b = _speedups(a, rules), _speedups(b, rules)
     rows = [
         row.model_copy(
             update={
@@ -90,6 +92,7 @@ def compare_sweeps(
     ]
     compared = {(pair.workload, pair.arm) for pair in pairs}
     return SweepComparison(
+        objective=rules.objective,
         rows=tuple(rows),
         only_in_a=tuple(f"{arm} on {workload}" for workload, arm in _by_name(a) if (workload, arm) not in compared),
         only_in_b=tuple(f"{arm} on {workload}" for workload, arm in _by_name(b) if (workload, arm) not in compared),
@@ -145,15 +148,15 @@ def _load(workload: WorkloadCell) -> object:
 
 def _rows(pairs: Sequence[_Pair], noise: VisitNoise, rules: SelectionRules) -> list[Row]:
     """The arms of one workload, whose scatter moderates each other's; what is called a change holds for all of them."""
-    common = {pair.arm: difference(alone(pair.b.throughputs), alone(pair.a.throughputs)) for pair in pairs}
+    common = {pair.arm: difference(alone(pair.b.scores), alone(pair.a.scores)) for pair in pairs}
     paired = estimate_all(common)
-    apart = [estimate_all({pair.arm: alone(side(pair).throughputs) for pair in pairs}) for side in (_side_a, _side_b)]
+    apart = [estimate_all({pair.arm: alone(side(pair).scores) for pair in pairs}) for side in (_side_a, _side_b)]
     claimed = simultaneous(rules.confidence, len(pairs))
     rows = []
     for pair in pairs:
         change = paired.get(pair.arm) or _independent(apart[0].get(pair.arm), apart[1].get(pair.arm))
         if change:
-            sizes = [len(alone(cell.throughputs)) for cell in (pair.a, pair.b)]
+            sizes = [len(alone(cell.scores)) for cell in (pair.a, pair.b)]
             rows.append(
                 Row(
                     workload=pair.workload,
@@ -162,7 +165,7 @@ def _rows(pairs: Sequence[_Pair], noise: VisitNoise, rules: SelectionRules) -> l
                     is_paired=pair.arm in paired,
                     tokens_per_s_a=_rate(pair.a),
                     tokens_per_s_b=_rate(pair.b),
-                    throughput=change.interval(noise, rules.confidence),
+                    ratio=change.interval(noise, rules.confidence),
                     change=_change(change.interval(noise, claimed), rules.tie_tolerance),
                 )
             )
@@ -192,9 +195,9 @@ def _rate(cell: Cell) -> float:
     return math.exp(math.fsum(values) / len(values))
 
 
-def _speedups(measured: Measured) -> dict[tuple[str, str], float]:
-    rules = SelectionRules()
-    found = compare_cells(measured.plan, measured.cells, rules, by_throughput=True)
+def _speedups(measured: Measured, rules: SelectionRules) -> dict[tuple[str, str], float]:
+    """Against each sweep's own baseline, in the objective."""
+    found = compare_cells(measured.plan, measured.cells, rules)
     return {
         (workload.name, arm.name): math.exp(estimate.mean)
         for workload in measured.plan.workloads

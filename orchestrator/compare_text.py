@@ -44,6 +44,8 @@ def print_comparison(compared: SweepComparison, a: str, b: str, out: Console) ->
     out.print(Text(f"A: {a}\nB: {b}"), soft_wrap=True)
     for key, (left, right) in compared.differences.items():
         out.print(Text(f"   {key}: {left} → {right}"), soft_wrap=True)
+    if compared.objective != "throughput":
+        out.print(Text(f"   compared in selection.objective={compared.objective}"))
     out.print()
     for change, verb in (("slower", "Slower in B"), ("faster", "Faster in B")):
         found = [row for row in compared.rows if row.change == change]
@@ -58,14 +60,14 @@ def print_comparison(compared: SweepComparison, a: str, b: str, out: Console) ->
 
 
 def _named(rows: Sequence[Row]) -> str:
-    return ", ".join(f"{row.arm} on {row.workload} ({interval(row.throughput)}x)" for row in rows) or "none"
+    return ", ".join(f"{row.arm} on {row.workload} ({interval(row.ratio)}x)" for row in rows) or "none"
 
 
 def _table(rows: Sequence[Row]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for header in ("workload", "arm"):
         table.add_column(header, no_wrap=True)
-    for header in ("tok/s\nin A", "tok/s\nin B", "B / A [interval]", "speedup\nin A", "speedup\nin B", "blocks"):
+    for header in ("tok/s\nin A", "tok/s\nin B", "B / A [interval]", "gain\nin A", "gain\nin B", "blocks"):
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("B is", no_wrap=True)
     for row in rows:
@@ -74,7 +76,7 @@ def _table(rows: Sequence[Row]) -> Table:
             row.arm,
             number(row.tokens_per_s_a),
             number(row.tokens_per_s_b),
-            interval(row.throughput),
+            interval(row.ratio),
             number(row.speedup_a) if row.speedup_a else DASH,
             number(row.speedup_b) if row.speedup_b else DASH,
             str(row.num_blocks) if row.is_paired else f"{row.num_blocks}*",

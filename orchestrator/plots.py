@@ -86,7 +86,7 @@ def concurrency_plot(
             x = [concurrency * shift for concurrency in points]
             _errorbar(axes, x, list(points.values()), label=name, **style)
         if crossover and crossover.pays_up_to is not None and crossover.stops_at is not None:
-            _mark_crossover(axes, crossover.pays_up_to, crossover.stops_at)
+            _mark_crossover(axes, crossover.pays_up_to, crossover.stops_at, workloads)
         axes.set(xlabel="concurrent requests" if axis == "concurrency" else axis, ylabel="speedup against baseline (x)")
         axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
         axes.minorticks_off()
@@ -166,11 +166,13 @@ def _mark_best(axes: Any, best: ArmResult | None) -> None:
     axes.annotate(f"k={k}", (k, rate.ci_high), xytext=(0, 9), annotation_clip=False, **style)
 
 
-def _mark_crossover(axes: Any, pays_up_to: Level, stops_at: Level) -> None:
+def _mark_crossover(axes: Any, pays_up_to: Level, stops_at: Level, workloads: Sequence[WorkloadResult]) -> None:
+    loses = any(workload.level == stops_at and workload.verdict == "baseline" for workload in workloads)
+    label = "stops paying" if loses else "no longer proven"
     axes.axvspan(pays_up_to, stops_at, color=MUTED, alpha=0.15, linewidth=0)
     middle = (pays_up_to * stops_at) ** 0.5  # of a logarithmic axis
     style = {"ha": "center", "va": "top", "color": INK, "fontsize": 8, "textcoords": "offset points"}
-    axes.annotate("stops paying", (middle, 1), xycoords=("data", "axes fraction"), xytext=(0, -2), **style)
+    axes.annotate(label, (middle, 1), xycoords=("data", "axes fraction"), xytext=(0, -2), **style)
 
 
 def _ticks_at(axes: Any, values: list[int]) -> None:

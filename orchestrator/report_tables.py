@@ -256,8 +256,9 @@ def prompts_table(plan: Plan) -> TableView:
 def provenance_table(provenance: Provenance, ledger: LedgerView) -> TableView:
     rows = [("Plan", provenance.plan_id), ("Commit", provenance.git_commit or DASH)]
     rows += [(f"Version of {name}", version) for name, version in provenance.versions.items()]
-    rows += [(f"Hardware: {name}", _plain(value)) for name, value in provenance.hardware.items()]
     nodes = {visit.node: visit.node_info for visit in ledger.visits() if visit.node_info}
+    hardware = {name: value for name, value in provenance.hardware.items() if name != "nodes" or not nodes}
+    rows += [(f"Hardware: {name}", _plain(value)) for name, value in hardware.items()]
     rows += [(f"Node {name}", _node(info)) for name, info in nodes.items()]
     return TableView("What was measured, and on what", ("What", "Value"), rows, text_columns=frozenset({1}))
 
@@ -271,7 +272,8 @@ def _node(info: NodeInfo) -> str:
     pages = f"huge pages {info.transparent_hugepage}" if info.transparent_hugepage else None
     governor = f"governor {info.governor}" if info.governor else None
     load = f"load {number(info.load_average_1m)} at the start"
-    isa = f"ISA {' '.join(info.isa)}" if info.isa else None
+    wide = [flag for flag in info.isa if flag.startswith(("amx", "avx"))]  # the ledger has all, a hundred
+    isa = f"ISA {' '.join(wide)}" if wide else None
     parts = (info.cpu_model, cores, numa, clock, memory, bandwidth, pages, isa, governor, f"kernel {info.kernel}", load)
     return ", ".join(filter(None, parts))
 
@@ -279,4 +281,7 @@ def _node(info: NodeInfo) -> str:
 def _plain(value: JsonValue) -> str:
     if value is None:
         return DASH
+    if isinstance(value, dict):
+        known = {key: item for key, item in value.items() if item not in (None, [], {})}
+        return ", ".join(f"{key} {_plain(item)}" for key, item in known.items())
     return value if isinstance(value, str) else json.dumps(value)

@@ -24,7 +24,7 @@ from orchestrator.policies import policy_for
 from orchestrator.policy import gone_nodes, missing_blocks, unclosed_nodes
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
-from orchestrator.record import Recorder
+from orchestrator.recorder import Recorder
 from orchestrator.records import FinishedVisit, ServerSpec, SessionRecord, Visit, VisitEvent, VisitRecord
 from orchestrator.report import write_report
 from orchestrator.selection import Recommendation, Selection

@@ -22,7 +22,8 @@ from orchestrator.config import SweepConfig, Tracking
 from orchestrator.errors import ConfigError, TrackingFailed
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan, PromptSet, plan_sweep
-from orchestrator.record import CELL_TAG, SWEEP_TAG, MirrorResult, Recorder, mirror
+from orchestrator.record import CELL_TAG, SWEEP_TAG, MirrorResult, mirror
+from orchestrator.recorder import Recorder
 from orchestrator.records import Arm, Block, BlockRecord, Message, Phase, Prompt, SpecCounters
 from orchestrator.selection import ArmResult, Choice, Interval, Provenance, Selection, WorkloadResult
 
@@ -373,15 +374,18 @@ def test_relative_database_counts_from_the_current_directory(
     assert not (tmp_path / "mlruns").exists()
 
 
-def test_password_of_the_tracking_uri_reaches_neither_log_nor_artifacts(
-    tmp_path: Path, tracking: Tracking, caplog: pytest.LogCaptureFixture
+def test_password_of_the_tracking_server_reaches_neither_log_nor_artifacts(
+    tmp_path: Path, tracking: Tracking, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uri = f"http://ann:hunter2@127.0.0.1:{free_port()}"
+    """It comes by the environment: a URI that holds one is refused."""
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ann")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2")
+    uri = f"http://127.0.0.1:{free_port()}"
     sweep = SweepOnDisk(tmp_path, uri)
     recorder = Recorder(sweep.path, Tracking(uri=uri))
     problem = recorder.close(deadline_s=60)
     assert problem is not None
-    assert "***@127.0.0.1" in problem
+    assert "127.0.0.1" in problem
     assert "hunter2" not in problem + caplog.text
     mirror(sweep.path, tracking)
     found = Recorded(tracking)
@@ -428,7 +432,7 @@ def test_error_that_nobody_foresaw_is_reported_and_stops_only_the_recording(
 
 
 def test_importing_the_recorder_does_not_import_mlflow() -> None:
-    code = "import sys, orchestrator.record; sys.exit('mlflow' in sys.modules)"
+    code = "import sys, orchestrator.recorder; sys.exit('mlflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

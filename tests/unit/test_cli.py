@@ -36,9 +36,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         assert isinstance(ended.value.code, int)
         return ended.value.code, shown.out, shown.err
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield call
-    signal.signal(signal.SIGTERM, before)  # main() sets one of its own
+    for number, handler in before.items():  # main() sets its own
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -121,6 +122,25 @@ def test_interruption_says_that_the_same_command_continues_and_is_exit_code_130(
     code, _, err = run("sweep")
 
     assert code == 130
+    assert "the same command continues" in err
+
+
+def test_a_second_ctrl_c_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: list[object] = []
+
+    def interrupted(*_: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            handlers.append(signal.getsignal(signal.SIGINT))
+
+    monkeypatch.setattr("os.write", lambda *_: 0)  # pytest's stderr is no file
+    monkeypatch.setattr("sys.stderr.fileno", lambda: 2, raising=False)
+    sweep_that(monkeypatch, interrupted)
+
+    code, _, err = run("sweep")
+
+    assert (code, handlers) == (130, [signal.SIG_DFL])
     assert "the same command continues" in err
 
 

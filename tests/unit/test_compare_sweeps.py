@@ -49,7 +49,7 @@ def test_an_arm_that_became_slower_is_named_with_its_interval() -> None:
     plan = make_plan((1, 3), num_blocks=6)
     rows = by_arm(compared(sweep(plan, 1), sweep(plan, 2, {3: 0.8})))
     assert rows["dflash-k3"].change == "slower"
-    assert rows["dflash-k3"].throughput.ci_low < 0.8 < rows["dflash-k3"].throughput.ci_high
+    assert rows["dflash-k3"].ratio.ci_low < 0.8 < rows["dflash-k3"].ratio.ci_high
     assert rows["dflash-k1"].change in ("same", "open")
 
 
@@ -69,7 +69,7 @@ def test_blocks_of_the_same_prompts_are_compared_in_pairs() -> None:
     row = compared(sweep(plan, 1), sweep(plan, 2)).rows[0]
     assert row.is_paired
     assert row.num_blocks == 6
-    assert row.throughput.ci_high / row.throughput.ci_low < 1.1
+    assert row.ratio.ci_high / row.ratio.ci_low < 1.1
 
 
 def test_other_prompts_are_compared_by_their_means() -> None:
@@ -99,6 +99,23 @@ def test_differences_of_the_configurations_are_named_by_their_keys() -> None:
         "model.dtype": ("bfloat16", "float32"),
         "speculation.num_speculative_tokens": ("[1, 3]", "[1]"),
     }
+
+
+def test_sweeps_are_compared_in_the_objective() -> None:
+    """An open loop gives the tokens/s that it asks for, however long requests take."""
+    plan, rules = make_plan((1,), num_blocks=6), SelectionRules(objective="e2e", visit_noise=0.005)
+
+    def sweep_at(e2e_s: float) -> Measured:
+        blocks = [
+            block_record(plan, arm, block, 100.0 + block.index, e2e_s=(e2e_s, e2e_s * (1 + 0.001 * block.index)))
+            for arm in plan.arms
+            for block in plan.blocks
+        ]
+        return Measured.of(plan, blocks, rules)
+
+    found = compare_sweeps(sweep_at(1.0), sweep_at(1.5), rules, {})
+    assert {row.change for row in found.rows} == {"slower"}
+    assert found.rows[0].ratio.mean == pytest.approx(1 / 1.5)
 
 
 def measured_folder(results: Path, name: str, output_len: int = 128) -> SweepDir:

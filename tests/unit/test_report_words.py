@@ -2,6 +2,7 @@
 
 import pytest
 
+from orchestrator.plots import concurrency_plot
 from orchestrator.recommend import crossovers
 from orchestrator.report_words import crossover_sentence, decision_sentences
 from orchestrator.selection import ArmResult, Choice, Interval, Selection, WorkloadResult
@@ -58,3 +59,15 @@ def test_crossover_is_told_from_what_was_measured(verdicts: tuple[str, ...], sen
     group = [decided(level, verdict) for level, verdict in zip((1, 4, 16), verdicts, strict=False)]
     [crossover] = crossovers(group)
     assert crossover_sentence(group, crossover) == sentence
+
+
+@pytest.mark.parametrize(("stop", "label"), [("baseline", "stops paying"), ("undecided", "no longer proven")])
+def test_crossover_is_marked_in_the_plot_and_only_called_a_loss_where_it_is_one(stop: str, label: str) -> None:
+    group = [decided(1, "speculate"), decided(4, stop)]
+    [crossover] = crossovers(group)
+    plot = concurrency_plot(group, crossover, "code-concurrency", "code")
+    assert plot is not None
+    assert label in plot.svg
+    unmarked = concurrency_plot(group, None, "code-concurrency", "code")
+    assert unmarked is not None
+    assert label not in unmarked.svg
