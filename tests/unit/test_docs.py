@@ -40,8 +40,8 @@ from tests.unit.test_shipped_yaml import choose
 
 FENCES = [fence for page in PAGES for fence in fences(page)]
 COMMANDS = [command for fence in FENCES for command in commands(fence)]
-YAML_PATH = re.compile(r"# (my_conf/(?P<choice>\w+/\w+\.yaml))\n")
-"""First line of a YAML example: where a reader would put it."""
+YAML_PATH = re.compile(r"(?:# @package _global_\n)?# (my_conf/(?P<choice>\w+/\w+\.yaml))\n")
+"""How a YAML example begins: with where a reader would put it."""
 NUM_PROMPTS = 400
 
 RUN = ("example", "select", "report", "status", "compare", "break-even", "export")
@@ -102,7 +102,7 @@ def write_own_files(page: Path, folder: Path) -> list[str]:
             assert place, f"{fence}: the first line says `# my_conf/GROUP/NAME.yaml`"
             path = folder / place[1]
             path.parent.mkdir(exist_ok=True)
-            path.write_text(fence.text.removeprefix(place[0]))
+            path.write_text(fence.text)
             choices.append(choose(Path(place["choice"])))
     return choices
 
