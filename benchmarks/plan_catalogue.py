@@ -33,7 +33,7 @@ def combinations() -> Iterator[SweepConfig]:
             for method in methods or ["none"]:
                 grid = GRID if methods else ()
                 speculation = Speculation.model_validate({"method": method, "num_speculative_tokens": grid})
-                yield base.model_copy(update={"model": model, "speculation": speculation})
+                yield base.model_copy(update={"model": model, "speculation": (speculation,)})
 
 
 def verdict(config: SweepConfig) -> tuple[Fit, Forecast] | ConfigError:

@@ -189,9 +189,10 @@ def _join(ray: Any, address: str) -> None:
         # Ray would try for minutes, and print about it.
         socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S).close()
         ray.init(address=address, log_to_driver=False, logging_level="error")
-    except (OSError, OverflowError, RuntimeError, ValueError) as error:
+    except (OSError, OverflowError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
         reason = (str(error).splitlines() or ["no answer"])[0]
         raise NodeUnavailable(
             f"no Ray cluster answers at cluster.address={address}: {reason}; "
-            "check the address and cluster.auth_mode, and that the head runs the same Ray version"
+            "check the address, cluster.auth_mode and its token (RAY_AUTH_TOKEN_PATH), and that the head runs the same "
+            "Ray version"
         ) from error

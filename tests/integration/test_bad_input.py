@@ -127,3 +127,15 @@ def test_what_cannot_be_reached_is_reported_soon(box: Sandbox, overrides: list[s
     assert ended.wall_s < 60
     assert not list((box.path / "results").iterdir())
     assert box.leftovers() == []
+
+
+def test_cluster_with_a_token_that_is_not_here_is_refused(box: Sandbox) -> None:
+    with socket.socket() as stands_for_ray:
+        stands_for_ray.bind(("127.0.0.1", 0))
+        stands_for_ray.listen()
+        address = f"127.0.0.1:{stands_for_ray.getsockname()[1]}"
+        ended = box.run(*small(f"cluster.address={address}", "cluster.auth_mode=token"))
+    assert ended.exit_code == 2, ended
+    assert ended.stderr.startswith(f"error: no Ray cluster answers at cluster.address={address}: Token authentication")
+    assert ended.stderr.count("\n") == 1
+    assert "RAY_AUTH_TOKEN_PATH" in ended.stderr

@@ -12,11 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.config import Hardware, Server
-from orchestrator.records import BlockRecord, ServerSpec, Visit, VisitRecord, VisitTask
+from orchestrator.config import Server
+from orchestrator.records import BlockRecord, ServerSpec, VisitRecord
 from tasks.server import VllmServer
-from tasks.visit import run_visit
-from tests.integration.test_visit import PROMPTS
+from tests.integration.visiting import run, visit_task
 from tests.standin import standin
 from tests.unit.builders import make_plan
 
@@ -52,25 +51,7 @@ def spec(tmp_path: Path, k: int, **changes: object) -> ServerSpec:
 
 
 def visit(server: ServerSpec, k: int = 7) -> tuple[list[BlockRecord], VisitRecord]:
-    plan = make_plan([7], num_blocks=2)
-    arm = plan.arms[1] if k else plan.baseline
-    task = VisitTask(
-        visit=Visit(
-            id="v",
-            arm=arm.model_copy(update={"server": server}),
-            phase="arm" if k else "opening",
-            node="a",
-            attempt=1,
-            block_ids=(plan.blocks[0].id,),
-        ),
-        hardware=Hardware(name="local", max_other_cpu_share=None),
-        server=Server(stop_grace_s=1),
-        workloads={cell.id: cell for cell in plan.workloads},
-        blocks=(plan.blocks[0],),
-    )
-    *measured, finished = [event.record for event in run_visit(task, PROMPTS)]
-    assert isinstance(finished, VisitRecord)
-    return [record for record in measured if isinstance(record, BlockRecord)], finished
+    return run(visit_task(make_plan([7], num_blocks=2), server, k=k))
 
 
 def container(tmp_path: Path, **changes: object) -> ServerSpec:
@@ -80,16 +61,16 @@ def container(tmp_path: Path, **changes: object) -> ServerSpec:
 def test_a_visit_is_measured_in_a_container_that_is_removed_afterwards(tmp_path: Path, docker_log: Path) -> None:
     [block], finished = visit(container(tmp_path, env={"ODD": "a b"}))
     assert (finished.error, block.void_reason) == (None, None)
-    run = next(call for call in calls(docker_log) if call[0] == "run")
-    port = run[run.index("-p") + 1].split(":")[-1]
-    image = run.index("vllm/vllm-openai-cpu:v0.32.0")
-    assert run[:5] == ["run", "--rm", "--init", "--name", "v"]
-    assert {"--ipc=host", "--cap-add=SYS_NICE", "seccomp=unconfined"} <= set(run[:image])
-    assert f"127.0.0.1:{port}:{port}" in run
-    assert f"{tmp_path / 'target'}:{tmp_path / 'target'}:ro" in run
-    assert f"{tmp_path / 'drafter'}:{tmp_path / 'drafter'}:ro" in run
-    assert run[image + 1] == str(tmp_path / "target")
-    assert "--speculative-config" in run[image:]
+    docker_run = next(call for call in calls(docker_log) if call[0] == "run")
+    port = docker_run[docker_run.index("-p") + 1].split(":")[-1]
+    image = docker_run.index("vllm/vllm-openai-cpu:v0.32.0")
+    assert docker_run[:5] == ["run", "--rm", "--init", "--name", "v"]
+    assert {"--ipc=host", "--cap-add=SYS_NICE", "seccomp=unconfined"} <= set(docker_run[:image])
+    assert f"127.0.0.1:{port}:{port}" in docker_run
+    assert f"{tmp_path / 'target'}:{tmp_path / 'target'}:ro" in docker_run
+    assert f"{tmp_path / 'drafter'}:{tmp_path / 'drafter'}:ro" in docker_run
+    assert docker_run[image + 1] == str(tmp_path / "target")
+    assert "--speculative-config" in docker_run[image:]
     assert calls(docker_log)[-1] == ["rm", "--force", "v"]
 
 
@@ -99,10 +80,10 @@ def test_what_the_container_is_given_is_named_and_its_values_are_not_in_the_comm
     with VllmServer(container(tmp_path, env={"ODD": "a b"}), name="v", log_path=tmp_path / "log") as server:
         server.wait_until_ready(timeout_s=30)
         command = psutil.Process(server.pid).cmdline()
-    run = next(call for call in calls(docker_log) if call[0] == "run")
+    docker_run = next(call for call in calls(docker_log) if call[0] == "run")
     for name in ("VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE", "ODD"):
-        assert run[run.index(name) - 1] == "-e"
-    assert not any(server.api_key in part or "a b" in part for part in [*run, *command])
+        assert docker_run[docker_run.index(name) - 1] == "-e"
+    assert not any(server.api_key in part or "a b" in part for part in [*docker_run, *command])
 
 
 def test_a_container_is_removed_even_where_its_command_was_killed(tmp_path: Path, docker_log: Path) -> None:

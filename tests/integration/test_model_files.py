@@ -140,8 +140,7 @@ print(finished.model_dump_json())
 
 
 def test_visit_serves_the_fetched_folders_offline_and_its_clock_begins_after_them(node: Node, service: Hub) -> None:
-    from orchestrator.config import Hardware, Server
-    from orchestrator.records import Visit, VisitTask
+    from tests.integration.visiting import visit_task
     from tests.standin import COMMAND
     from tests.unit.builders import make_plan
 
@@ -149,21 +148,7 @@ def test_visit_serves_the_fetched_folders_offline_and_its_clock_begins_after_the
     arm = plan.arms[1]
     env_of_engine = ["/bin/sh", "-c", f'echo "offline=$HF_HUB_OFFLINE" && exec {" ".join(COMMAND)} "$@"', "sh"]
     spec = arm.server.model_copy(update={"command": tuple(env_of_engine)})
-    task = VisitTask(
-        visit=Visit(
-            id="v",
-            arm=arm.model_copy(update={"server": spec}),
-            phase="arm",
-            node="a",
-            attempt=1,
-            block_ids=(plan.blocks[0].id,),
-        ),
-        hardware=Hardware(name="local", max_other_cpu_share=None),
-        server=Server(stop_grace_s=1),
-        workloads={cell.id: cell for cell in plan.workloads},
-        blocks=(plan.blocks[0],),
-        model_revisions={TARGET: COMMIT, DRAFTER: COMMIT},
-    )
+    task = visit_task(plan, spec, model_revisions={TARGET: COMMIT, DRAFTER: COMMIT})
     run = subprocess.run(
         [sys.executable, "-c", VISIT],
         input=task.model_dump_json(),

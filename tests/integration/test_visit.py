@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.config import Hardware, Server
-from orchestrator.records import BlockRecord, Message, Prompt, Visit, VisitRecord, VisitTask
-from tasks.visit import run_visit
+from orchestrator.config import Hardware
+from orchestrator.records import BlockRecord, VisitRecord
+from tests.integration.visiting import run, visit_task
 from tests.standin import COMMAND
 from tests.unit.builders import make_plan
 
 pytestmark = pytest.mark.timeout(120)
 
-PROMPTS = {"code": tuple(Prompt(messages=(Message(role="user", content=f"code {i}"),)) for i in range(1500))}
 DRAFTER = {"model": "demo://dflash"}
 REPAIRED = ("--standin-version", "0.99.0")
 """A version that is not known to break under sampling."""
@@ -43,23 +42,8 @@ def visit(
     arm = plan.arms[1]
     local = {"target": "demo://target", "speculative_config": {**(arm.server.speculative_config or {}), **DRAFTER}}
     spec = arm.server.model_copy(update={"command": COMMAND, "extra_args": flags, **local})
-    task = VisitTask(
-        visit=Visit(
-            id="v",
-            arm=arm.model_copy(update={"server": spec}),
-            phase="arm",
-            node="a",
-            attempt=1,
-            block_ids=(plan.blocks[0].id,),
-        ),
-        hardware=Hardware(name="local", max_other_cpu_share=max_other_cpu_share),
-        server=Server(stop_grace_s=1),
-        workloads={cell.id: cell for cell in plan.workloads},
-        blocks=(plan.blocks[0],),
-    )
-    *measured, finished = [event.record for event in run_visit(task, PROMPTS)]
-    assert isinstance(finished, VisitRecord)
-    return [record for record in measured if isinstance(record, BlockRecord)], finished
+    hardware = Hardware(name="local", max_other_cpu_share=max_other_cpu_share)
+    return run(visit_task(plan, spec, hardware=hardware))
 
 
 def test_engine_that_accepts_only_at_temperature_0_is_refused() -> None:

@@ -10,16 +10,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.config import Hardware, Server
-from orchestrator.records import FinishedVisit, MeasuredBlock, Message, Prompt, Visit, VisitEvent, VisitTask
+from orchestrator.config import Hardware
+from orchestrator.records import FinishedVisit, MeasuredBlock, VisitEvent
 from tasks.cpu_binding import cpu_binding, format_cpus
 from tasks.visit import run_visit
+from tests.integration.visiting import PROMPTS, visit_task
 from tests.standin import COMMAND
 from tests.unit.builders import make_plan
 
 CPUS = sorted(os.sched_getaffinity(0))[:2]
 MARKER = uuid.uuid4().hex
-PROMPTS = {"code": tuple(Prompt(messages=(Message(role="user", content=f"code {i}"),)) for i in range(1500))}
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -57,21 +57,7 @@ def visit(hardware: Hardware, node: str) -> Generator[VisitEvent]:
             "env": {"SPECSWEEP_TEST_BINDING": MARKER},
         }
     )
-    task = VisitTask(
-        visit=Visit(
-            id="v",
-            arm=arm.model_copy(update={"server": spec}),
-            phase="arm",
-            node=node,
-            attempt=1,
-            block_ids=tuple(block.id for block in plan.blocks),
-        ),
-        hardware=hardware,
-        server=Server(stop_grace_s=1),
-        workloads={cell.id: cell for cell in plan.workloads},
-        blocks=plan.blocks,
-    )
-    yield from run_visit(task, PROMPTS)
+    yield from run_visit(visit_task(plan, spec, node=node, num_blocks=2, hardware=hardware), PROMPTS)
 
 
 def engine() -> psutil.Process:

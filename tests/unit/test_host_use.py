@@ -85,10 +85,10 @@ def test_reading_of_one_cpu_counts_what_runs_on_it_alone() -> None:
     loop = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
     busy = subprocess.Popen([sys.executable, "-c", loop])
     try:
-        before = HostReading.take(os.getpid(), [cpu])
+        before = HostReading.take(None, [cpu])
         while sum(psutil.Process(busy.pid).cpu_times()[:2]) < 0.3:
             time.sleep(0.01)
-        found = host_use(before, HostReading.take(os.getpid(), [cpu]))
+        found = host_use(before, HostReading.take(None, [cpu]))
     finally:
         busy.kill()
         busy.wait()
