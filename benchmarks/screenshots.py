@@ -1,4 +1,4 @@
-"""Make the pictures in docs/images from the shipped example: the report and the pages of MLflow.
+"""Make the pictures in docs/images from the shipped example: the live view, the report and the pages of MLflow.
 
     python -m benchmarks.screenshots
 
@@ -22,6 +22,7 @@ from urllib.parse import quote
 from rich.console import Console
 
 from benchmarks.browser import Page, chromium_page
+from benchmarks.live_picture import live_picture
 from orchestrator.config import Tracking
 from orchestrator.example import copy_example
 from orchestrator.record import mirror
@@ -65,6 +66,9 @@ async def _photograph(scratch: Path) -> None:
     parent_run_id = mirror(sweep_dir.path, tracking).parent_run_id
     assert parent_run_id is not None
     async with chromium_page() as page:
+        await page.look(1100, 420)
+        await page.open(f"file://{live_picture(sweep_dir, scratch / 'live')}")
+        await page.photograph(IMAGES / "live-view.png")
         await _report(page, f"file://{sweep_dir.path}/report.html")
         with _mlflow(scratch) as url:
             await _mlflow_pages(page, url, Place("1", parent_run_id))

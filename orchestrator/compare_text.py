@@ -67,7 +67,7 @@ def _table(rows: Sequence[Row]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for header in ("workload", "arm"):
         table.add_column(header, no_wrap=True)
-    for header in ("tok/s\nin A", "tok/s\nin B", "B / A [interval]", "gain\nin A", "gain\nin B", "blocks"):
+    for header in ("tok/s\nin A", "tok/s\nin B", "B / A", "gain\nin A", "gain\nin B", "blocks"):
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("B is", no_wrap=True)
     for row in rows:

@@ -51,7 +51,7 @@ def leaders_table(leaders: Sequence[Leader]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for header in ("workload", "best so far"):
         table.add_column(header, no_wrap=True)
-    table.add_column("speedup [interval]", justify="right", no_wrap=True)
+    table.add_column("speedup", justify="right", no_wrap=True)
     for header in ("if it ended now", "not measured further"):
         table.add_column(header)
     for leader in leaders:

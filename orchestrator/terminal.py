@@ -29,7 +29,7 @@ STYLES: dict[Verdict, str] = {"speculate": "bold green", "baseline": "bold cyan"
 
 def verdict_table(selection: Selection) -> Table:
     """One row per workload, and the reasons below it: in a column of their own they would not fit 80 columns."""
-    figures = _table("workload", "verdict", "best", right=("speedup [interval]", "tokens/s", "accept.\nlength"))
+    figures = _table("workload", "verdict", "best", right=("speedup", "tokens/s", "accept.\nlength"))
     reasons = Table.grid(padding=(0, 2))
     for workload in selection.workloads:
         row, style = decision_row(workload), STYLES[workload.verdict]
@@ -97,7 +97,7 @@ def hardware_table(comparison: HardwareComparison) -> Table:
 
 def arms_table(selection: Selection) -> Table:
     """Every arm, grouped by workload; `*` marks the chosen one."""
-    table = _table("arm", right=("tokens/s [interval]", "speedup", "accept.\nlength", "TTFT\nms", "TPOT\nms", "blocks"))
+    table = _table("arm", right=("tokens/s", "speedup", "accept.\nlength", "TTFT\nms", "TPOT\nms", "blocks"))
     for workload in selection.workloads:
         table.add_row(Text(workload_name(workload), style="bold"))
         for arm in workload.arms:
