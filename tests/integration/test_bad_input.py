@@ -48,7 +48,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("model=demoo", "no model named demoo; known: demo, "),
+        ("model=demoo", "which `orchestrator models` lists; did you mean demo?"),
         ("dataset@datasets=[humanevl]", "did you mean humaneval"),
         ("speculation=eagle9", "no speculation named eagle9"),
         ("speculation.method=eagle9", "speculation.method"),
@@ -56,7 +56,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("+new=1", "new"),
         ("speculation.num_speculative_tokens=[1,16]", "at most block_size - 1 = 15 tokens"),
         ("speculation.num_speculative_tokens=[]", "needs at least one value in num_speculative_tokens"),
-        ("workload.max_concurrency=[]", "workload.max_concurrency"),
+        ("workload.max_concurrency=[]", "arrival=closed needs at least one value in max_concurrency"),
         ("cluster.address=auto", "must be HOST:PORT"),
         ("name=../elsewhere", "name"),
         ("space.max_num_seq=[16,32]", "unknown key, did you mean max_num_seqs?"),
