@@ -187,7 +187,7 @@ def test_visit_goes_on_elsewhere_from_its_finished_blocks(
         running = box.start(
             *small(
                 *("cluster=address", f"cluster.address=127.0.0.1:{port}", "cluster.auth_mode=disabled"),
-                *("workload.num_blocks=3", "speculation.num_speculative_tokens=[1]", "search.max_attempts=1"),
+                *("workload.num_blocks=3", "speculation.num_speculative_tokens=[1,2,3]", "search.max_attempts=1"),
                 extra_args=slow(20),
             )
         )
@@ -206,7 +206,7 @@ def test_visit_goes_on_elsewhere_from_its_finished_blocks(
     again = [record for record in ledger.visits() if record.arm_id == cut.arm_id and record != cut]
     assert [(record.node, record.attempt, record.num_blocks) for record in again] == [("b", 1, 3 - cut.num_blocks)]
     assert [record.error for record in ledger.visits() if record.error] == [cut.error]
-    assert len([block for block in ledger.valid_blocks() if block.phase == "arm"]) == 3
+    assert len([block for block in ledger.valid_blocks() if block.phase == "arm"]) == 3 * 3
     assert "NodeInterrupted: the cloud announced to terminate this node at " in ended.stdout
 
 
