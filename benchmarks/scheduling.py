@@ -1,10 +1,11 @@
 """What the driver spends on a visit: many simulated ones over many simulated nodes, by the real Tune, board and ledger.
 
-    python -m benchmarks.scheduling [--visits 1000] [--nodes 100]
+    python -m benchmarks.scheduling [--visits 1000] [--nodes 100] [--workers 4]
 
-The nodes are slots of one local Ray, each visit hands over its blocks at once without starting any server, and what is
-counted is the driver's own CPU time (Tune, policy, ledger with its fsyncs, raw files) and its largest resident set. The
-workers' time is Ray's to pay and not counted; the wall time here is mostly theirs, as they share this machine's cores.
+The nodes are names for slots of one local Ray. `--workers` of them run at a time and the others' visits wait for one: a
+hundred worker processes would only fight for this machine's cores. Each visit hands over its blocks at once without
+starting any server, and what is counted is the driver's own CPU time (Tune, policy, ledger with its fsyncs, raw files)
+and its largest resident set. The workers' time is Ray's to pay and not counted.
 """
 
 import argparse
@@ -121,12 +122,12 @@ def _prompts() -> dict[str, PromptSet]:
     return {"code": PromptSet(prompts=prompts, num_read=len(prompts), num_too_long=0)}
 
 
-def _connect(num_nodes: int, hardware: Hardware) -> str:
-    """One local Ray with a slot for each node; its node id."""
+def _connect(num_workers: int, hardware: Hardware) -> str:
+    """One local Ray with that many slots; its node id."""
     ray.init(
         address="local",
-        num_cpus=num_nodes + 1,
-        resources={hardware.node_resource: num_nodes},
+        num_cpus=num_workers + 1,
+        resources={hardware.node_resource: num_workers},
         object_store_memory=OBJECT_STORE_BYTES,
         include_dashboard=False,
         log_to_driver=False,
@@ -139,6 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--visits", type=int, default=1000)
     parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--workers", type=int, default=4)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="specsweep-scheduling-") as folder:
         _measure(options, Path(folder))
@@ -149,7 +151,7 @@ def _measure(options: Any, folder: Path) -> None:
     num_arms = options.visits - 2 * options.nodes
     config, prompts = _config(num_arms, folder), _prompts()
     plan = plan_sweep(config, prompts)
-    node_id = _connect(options.nodes, config.hardware)
+    node_id = _connect(options.workers, config.hardware)
     names = {f"node-{number:03}": node_id for number in range(options.nodes)}
     with open_sweep(config, plan) as (sweep_dir, _):
         ledger = sweep_dir.open_ledger()

@@ -38,6 +38,8 @@ class Board:
         self.running: dict[str, Visit] = {}
         """Visit id -> visit."""
         self._leaving: set[str] = set()
+        self._nothing_for: object = None
+        """For what the policy last had no visit."""
         self.listeners: list[Callable[[Visit | VisitEvent], None]] = []
         """Told of every visit that starts, and of all that comes back."""
 
@@ -58,7 +60,12 @@ class Board:
         busy = {visit.node for visit in self.running.values()}
         aside = self.ledger.set_aside
         started = [visit for visit in self._started if visit.node not in aside and visit.id not in self._excused]
-        for node in sorted(self.staying(nodes) - busy - self._unfit - aside.keys()):
+        idle = self.staying(nodes) - busy - self._unfit - aside.keys()
+        # A policy is a function of what is asked here: while nothing changes, neither does its answer.
+        asked = frozenset(idle), frozenset(self.running), self.ledger.num_records, len(self._started), len(started)
+        if asked == self._nothing_for:
+            return None
+        for node in sorted(idle):
             visit = self.policy.next_visit(self.plan, self.ledger, started, self.running, node)
             if visit:
                 visit = visit.model_copy(update={"id": f"{visit.id}-{secrets.token_hex(2)}"})
@@ -66,6 +73,7 @@ class Board:
                 self.running[visit.id] = visit
                 self._tell(visit)
                 return visit
+        self._nothing_for = asked
         return None
 
     def take(self, event: VisitEvent) -> None:

@@ -2,9 +2,10 @@
 
 import random
 from abc import abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from orchestrator.config import Search, SelectionRules, Strict
 from orchestrator.ids import content_id
@@ -73,7 +74,7 @@ class WholeArms(Strict):
         running visit ends: while an arm runs elsewhere it may fail and come here, so this node does not close yet.
         """
         under_way = [visit for visit in started if visit.id in running]
-        opening = self._visit(plan, ledger, started, plan.baseline, "opening", node)
+        opening = self._visit(plan, ledger, plan.baseline, "opening", node, _num_there(started, "opening", node))
         if opening:
             return opening if self.affords(plan, ledger, [*under_way, opening]) else None
         if not _measured_all(plan, ledger, plan.baseline, "opening", node):
@@ -81,26 +82,29 @@ class WholeArms(Strict):
         visit = self._next_arm(plan, ledger, started, under_way, node)
         if visit or any(other.phase == "arm" for other in under_way):
             return visit
-        return self._visit(plan, ledger, started, plan.baseline, "closing", node)
+        return self._visit(plan, ledger, plan.baseline, "closing", node, _num_there(started, "closing", node))
 
     def _next_arm(
         self, plan: Plan, ledger: LedgerView, started: Sequence[Visit], under_way: Sequence[Visit], node: str
     ) -> Visit | None:
         busy = {visit.arm.id for visit in under_way if visit.phase == "arm"}
+        tried = Counter(visit.arm.id for visit in started if visit.phase == "arm")
         for arm in self._arms(plan, ledger, busy):
-            visit = None if arm.id in busy else self._visit(plan, ledger, started, arm, "arm", node)
+            visit = None if arm.id in busy else self._visit(plan, ledger, arm, "arm", node, tried[arm.id])
             if visit:
                 return visit if self.affords(plan, ledger, [*under_way, visit]) else None
         return None
 
-    def _visit(
-        self, plan: Plan, ledger: LedgerView, started: Sequence[Visit], arm: Arm, phase: Phase, node: str
-    ) -> Visit | None:
-        same = [v for v in started if (v.arm.id, v.phase) == (arm.id, phase) and (phase == "arm" or v.node == node)]
-        if len(same) >= self.max_attempts or _measured_all(plan, ledger, arm, phase, node):
+    def _visit(self, plan: Plan, ledger: LedgerView, arm: Arm, phase: Phase, node: str, num_tried: int) -> Visit | None:
+        if num_tried >= self.max_attempts or _measured_all(plan, ledger, arm, phase, node):
             return None
         missing = missing_blocks(plan, ledger, arm, phase, node)
-        return make_visit(plan, arm, phase, node, len(same) + 1, missing)
+        return make_visit(plan, arm, phase, node, num_tried + 1, missing)
+
+
+def _num_there(started: Sequence[Visit], phase: Phase, node: str) -> int:
+    """Visits of the baseline in that phase on that node."""
+    return sum((visit.phase, visit.node) == (phase, node) for visit in started)
 
 
 def make_visit(plan: Plan, arm: Arm, phase: Phase, node: str, attempt: int, blocks: Sequence[Block]) -> Visit:
@@ -140,9 +144,26 @@ class Grid(WholeArms):
         return len(plan.arms) - 1
 
     def _arms(self, plan: Plan, ledger: LedgerView, under_way: Collection[str]) -> list[Arm]:
+        open_ones = _unmeasured(plan, ledger)
+        if not open_ones:
+            return []
         arms = [arm for arm in plan.arms if not arm.is_baseline]
         random.Random(f"{self.seed}/arms").shuffle(arms)
-        return arms
+        return [arm for arm in arms if arm.id in open_ones]
+
+
+_UNMEASURED: WeakKeyDictionary[LedgerView, tuple[tuple[str, int], frozenset[str]]] = WeakKeyDictionary()
+
+
+def _unmeasured(plan: Plan, ledger: LedgerView) -> frozenset[str]:
+    """Ids of the arms that miss blocks. Every idle node of a large fleet asks, with the same ledger: it is kept until
+    the ledger grows."""
+    state = plan.id, ledger.num_records
+    known = _UNMEASURED.get(ledger)
+    if known is None or known[0] != state:
+        arms = (arm for arm in plan.arms if not arm.is_baseline and not _measured_all(plan, ledger, arm, "arm", ""))
+        known = _UNMEASURED[ledger] = state, frozenset(arm.id for arm in arms)
+    return known[1]
 
 
 def missing_blocks(plan: Plan, ledger: LedgerView, arm: Arm, phase: Phase, node: str) -> list[Block]:
