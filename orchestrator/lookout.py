@@ -65,14 +65,17 @@ class Lookout:
             if has_measured:
                 self._has_files.add(_files(self._watched[trial_id]))
 
-    def end(self, trial_id: str, live: Mapping[str, str]) -> None:
-        """The trial is over: what it did not finish is lost."""
+    def end(self, trial_id: str, live: Mapping[str, str], *, unreachable: bool = False) -> None:
+        """The trial is over: what it did not finish is lost.
+
+        `unreachable`: its worker does not answer, on a node that Ray may still count for some seconds.
+        """
         watched = self._watched.pop(trial_id, None)
         if watched:
             self._live = live
-            left = self._why_left(watched)
-            reason = left or "the node's worker process died or became unreachable"
-            self._board.lose(watched.visit.id, reason, blames_node=left is not None)
+            lost = self._why_left(watched) or (f"node {watched.visit.node} does not answer" if unreachable else None)
+            reason = lost or "the node's worker process died"
+            self._board.lose(watched.visit.id, reason, blames_node=lost is not None)
 
     def give_up(self) -> list[str]:
         """Ids of the trials to end, whose visits are lost from now on."""

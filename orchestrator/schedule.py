@@ -5,12 +5,13 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
 from pydantic import TypeAdapter
-from ray import tune
-from ray.exceptions import RayError
+from ray import cloudpickle, tune
+from ray.exceptions import ActorUnavailableError, RayError
 from ray.tune import Callback, CheckpointConfig, PlacementGroupFactory, RunConfig, TuneConfig, TuneError, Tuner
 from ray.tune.execution import class_cache
 from ray.tune.experiment import Trial
@@ -115,14 +116,15 @@ class _EndLost(FIFOScheduler):
         self._open[trial.trial_id] = trial
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Asked at every turn of Tune's loop."""
-        for drive in self._drives.values():
-            for trial_id in drive.lookout.give_up():
-                self._end(tune_controller, self._open[trial_id])
+        """Asked at every turn of Tune's loop, which tells nobody of the end of some trials."""
         for trial in [trial for trial in self._open.values() if trial.is_finished()]:
             del self._open[trial.trial_id]
             drive = self._drives[trial.config["sweep"]]
-            drive.lookout.end(trial.trial_id, self._nodes(drive.config.hardware))  # of some Tune tells nobody
+            live = self._nodes(drive.config.hardware)
+            drive.lookout.end(trial.trial_id, live, unreachable=_is_unreachable(trial))
+        for drive in self._drives.values():
+            for trial_id in drive.lookout.give_up():
+                self._end(tune_controller, self._open[trial_id])
         return super().choose_trial_to_run(tune_controller)
 
     def _end(self, tune_controller: Any, trial: Trial) -> None:
@@ -186,6 +188,12 @@ def _own_error(to_boards: _ToBoards) -> Iterator[None]:
         if to_boards.error:
             raise to_boards.error from None
         raise
+
+
+def _is_unreachable(trial: Trial) -> bool:
+    """Whether it ended because its worker does not answer; of a worker that died Ray knows it from the node."""
+    error = trial.pickled_error_file  # what get_pickled_error() reads is a copy that comes later
+    return error is not None and isinstance(cloudpickle.loads(Path(error).read_bytes()), ActorUnavailableError)
 
 
 def _whole_slot(hardware: Hardware, ray_node_id: str) -> PlacementGroupFactory:

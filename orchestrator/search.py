@@ -45,7 +45,6 @@ class VisitSearch(Searcher):
         super().__init__()
         self._drives = drives
         self._live_nodes = live_nodes
-        self._drive_of: dict[str, Drive] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         is_over = True
@@ -57,7 +56,6 @@ class VisitSearch(Searcher):
                 drive.last_seen_node = time.monotonic()
             visit = drive.board.next_visit(nodes)
             if visit is not None:
-                self._drive_of[trial_id] = drive
                 drive.lookout.begin(trial_id, visit, nodes[visit.node])
                 return {
                     "sweep": drive.config.name,
@@ -69,9 +67,7 @@ class VisitSearch(Searcher):
         return str(Searcher.FINISHED) if is_over else None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        drive = self._drive_of.pop(trial_id, None)
-        if drive:
-            drive.lookout.end(trial_id, self._live_nodes(drive.config.hardware))
+        """Tune's scheduler sees the trial, and why it ended (see `schedule`)."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune pickles its Searcher for a restore that this tool never does: the ledger is the state."""

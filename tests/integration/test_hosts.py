@@ -83,9 +83,12 @@ def test_twelve_visits_end_whole_with_a_node_cut_off_one_dead_and_one_added(
     assert not measured_twice(ledger)
     arms = Counter(block.arm_id for block in ledger.valid_blocks() if block.phase == "arm")
     assert sorted(arms.values()) == [2] * 6
-    assert {(visit.node, visit.error) for visit in ledger.visits() if visit.error} == {
-        (node, f"node {node} left the cluster") for node in ("b", "c")
-    }
+    lost = [visit for visit in ledger.visits() if visit.error]
+    assert {visit.node for visit in lost} == {"b", "c"}
+    assert [visit for visit in lost if not visit.blames_node] == []
+    # Ray may find a connection dead before it counts the node out, and another visit may start there in between.
+    reasons = {visit.error for visit in lost}
+    assert reasons <= {f"node {node} {what}" for node in "bc" for what in ("left the cluster", "does not answer")}
     closed = {visit.node for visit in ledger.visits() if visit.phase == "closing"}
     measured = {block.node for block in ledger.valid_blocks() if block.phase == "arm"}
     assert {"a", "d"} & measured <= closed

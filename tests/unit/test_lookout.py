@@ -143,8 +143,11 @@ def test_worker_that_died_is_no_fault_of_a_node_that_is_still_there(sweep: Sweep
     sweep.lookout.end("t1", BOTH)
     sweep.begin("t2")
     sweep.lookout.end("t2", {"b": "ray-2"})
+    sweep.begin("t3")
+    sweep.lookout.end("t3", BOTH, unreachable=True)
 
     assert sweep.errors() == [
-        ("the node's worker process died or became unreachable", False),
+        ("the node's worker process died", False),
         ("node a left the cluster", True),
+        ("node a does not answer", True),
     ]
