@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator.compose import compose
+from orchestrator.inputs import load_prompts
 from orchestrator.metrics import acceptance_length
 from orchestrator.plan import Plan, PromptSet, plan_sweep
-from orchestrator.plan_text import load_prompts
 from orchestrator.records import Prompt, WorkloadCell
 from tasks.counters import delta, read_counters
 from tasks.load import Target, run_load

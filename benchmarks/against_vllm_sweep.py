@@ -26,9 +26,9 @@ from rich.table import Table
 
 from benchmarks.against_vllm_bench import bench_command, write_prompts
 from orchestrator.compose import compose
+from orchestrator.inputs import load_prompts
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan, plan_sweep
-from orchestrator.plan_text import load_prompts
 from orchestrator.records import Prompt, WorkloadCell
 from orchestrator.sweep_dir import find_sweep
 from orchestrator.time_split import time_split

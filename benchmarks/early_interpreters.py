@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator.compose import compose
+from orchestrator.inputs import load_prompts
 from orchestrator.plan import Plan, PromptSet, plan_sweep
-from orchestrator.plan_text import load_prompts
 from tasks.load import Target, run_load
 from tasks.server import VllmServer
 

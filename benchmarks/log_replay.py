@@ -22,8 +22,8 @@ from rich.table import Table
 
 from orchestrator.compose import compose
 from orchestrator.config import SweepConfig
+from orchestrator.inputs import load_prompts
 from orchestrator.plan import Plan, PromptSet, plan_sweep
-from orchestrator.plan_text import load_prompts
 from orchestrator.records import Arm, WorkloadCell
 from tasks.arrival import due_times_s
 from tasks.demo import resolve_data_file

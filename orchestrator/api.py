@@ -17,9 +17,9 @@ from orchestrator.compose import compose
 from orchestrator.config import SelectionRules, SweepConfig
 from orchestrator.decide import Decided, decide
 from orchestrator.errors import ConfigError
+from orchestrator.inputs import load_prompts
 from orchestrator.ledger import LedgerView
 from orchestrator.plan import Plan
-from orchestrator.plan_text import load_prompts
 from orchestrator.policies import policy_for
 from orchestrator.sweep_dir import SweepDir
 

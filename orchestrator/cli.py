@@ -3,13 +3,11 @@
 import errno
 import json
 import logging
-import os
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -17,10 +15,13 @@ from rich.console import Console
 
 from orchestrator.compose import compose, compose_all
 from orchestrator.config import SweepConfig, Tracking
+from orchestrator.ending import INTERRUPTED, EndInOrder, leave_ray_behind
 from orchestrator.errors import ClusterLost, ConfigError, OrchestratorError
 from orchestrator.fleet_cli import fleet_app
 from orchestrator.hardware_comparison import compare_hardware
-from orchestrator.plan_text import print_plan
+from orchestrator.help_text import examples
+from orchestrator.plan_text import print_preview
+from orchestrator.preview import preview, preview_data
 from orchestrator.selection import Selection
 from orchestrator.suggest import explain
 from orchestrator.sweep_dir import SweepDir, find_sweep, write_comparison
@@ -35,7 +36,6 @@ app = typer.Typer(
     "measured is kept), 130 or 143 interrupted (the same command continues).",
 )
 app.add_typer(fleet_app, name="fleet")
-INTERRUPTED, TERMINATED = 130, 143
 out = Console(soft_wrap=False)
 err = Console(stderr=True, soft_wrap=True)
 
@@ -63,7 +63,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="For scripts")]
 TrackingUri = Annotated[str | None, typer.Option(help="Another MLflow than the one the sweep was configured with")]
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "sweep", "sweep sweep=xeon_dflash workload.max_concurrency=[1,8,32]", "sweep --config-dir my_conf sweep=mine"
+    )
+)
 def sweep(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     """Measure, select and report. Run again after an interruption, it continues.
 
@@ -72,16 +76,19 @@ def sweep(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     _measure(compose_all(overrides or [], config_dir))
 
 
-@app.command()
-def plan(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
-    """Show arms, workloads, blocks and each arm's server command; start nothing."""
+@app.command(epilog=examples("plan sweep=xeon_dflash", "plan model=qwen3_8b hardware=r8i_16xlarge server=xeon --json"))
+def plan(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: AsJson = False) -> None:
+    """Show arms, workloads, blocks, memory, hours, dollars and each arm's server command; start nothing."""
     configs = compose_all(overrides or [], config_dir)
+    if as_json:
+        _print_json([preview_data(preview(config)) for config in configs])
+        return
     for config in configs:
         _print_heading(config, configs)
-        print_plan(config, out, err)
+        print_preview(preview(config), out, err)
 
 
-@app.command()
+@app.command(epilog=examples("models", "models server=xeon --json"))
 def models(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
@@ -97,7 +104,7 @@ def models(
         out.print(catalogue_table(catalogue))
 
 
-@app.command()
+@app.command(epilog=examples("doctor", "doctor sweep=xeon_dflash"))
 def doctor(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: AsJson = False) -> None:
     """Check this machine for a sweep: engine, CPU, memory, disk, hub, MLflow, Ray. Changes nothing.
 
@@ -113,12 +120,12 @@ def doctor(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: A
         if not as_json:
             out.print(check_text(check), soft_wrap=True, highlight=False)
     if as_json:
-        sys.stdout.write(json.dumps([check.model_dump() for check in checks], indent=2) + "\n")
+        _print_json([check.model_dump() for check in checks])
     if any(check.status == "failure" for check in checks):
         raise typer.Exit(ConfigError.exit_code)
 
 
-@app.command()
+@app.command(epilog=examples("status --watch", "status demo --json"))
 def status(
     where: Where = None, results_dir: ResultsDir = Path("results"), watch: Watch = False, as_json: AsJson = False
 ) -> None:
@@ -128,14 +135,20 @@ def status(
     show_status(find_sweep(results_dir, where), out, watch=watch, as_json=as_json)
 
 
-@app.command()
-def select(where: Where = None, results_dir: ResultsDir = Path("results")) -> None:
+@app.command(epilog=examples("select", "select demo --json"))
+def select(where: Where = None, results_dir: ResultsDir = Path("results"), as_json: AsJson = False) -> None:
     """Decide again from a sweep's ledger, also while it is running; writes selection.json and the report."""
+    from orchestrator.sweep import decide_and_report
+
     found = find_sweep(results_dir, where)
-    _decide(found)
+    selection = decide_and_report(found)
+    if as_json:
+        _print_json(selection.model_dump(mode="json"))
+    else:
+        _print_selection(selection, found)
 
 
-@app.command()
+@app.command(epilog=examples("report", "report demo"))
 def report(where: Where = None, results_dir: ResultsDir = Path("results")) -> None:
     """Write report.html and report.md again from a sweep's selection."""
     from orchestrator.report import write_report
@@ -148,7 +161,7 @@ def report(where: Where = None, results_dir: ResultsDir = Path("results")) -> No
         out.print(str(path), soft_wrap=True, highlight=False)
 
 
-@app.command()
+@app.command(epilog=examples("record", "record demo --tracking-uri http://127.0.0.1:5000"))
 def record(where: Where = None, results_dir: ResultsDir = Path("results"), tracking_uri: TrackingUri = None) -> None:
     """Bring MLflow in line with a sweep's folder, for example after it was down."""
     from orchestrator.record import mirror as record_in_mlflow
@@ -169,7 +182,7 @@ def record(where: Where = None, results_dir: ResultsDir = Path("results"), track
     out.print(f"{found.sweep_id} is recorded in MLflow", highlight=False)
 
 
-@app.command()
+@app.command(epilog=examples("export", "export demo --arm dflash-k7 --output deploy"))
 def export(
     where: Where = None,
     results_dir: ResultsDir = Path("results"),
@@ -183,7 +196,7 @@ def export(
         out.print(str(path), soft_wrap=True, highlight=False)
 
 
-@app.command()
+@app.command(epilog=examples("example"))
 def example(results_dir: ResultsDir = Path("results")) -> None:
     """Copy the shipped example, a measured demo sweep, to results/example: something to try select and report on."""
     from orchestrator.example import copy_example
@@ -191,7 +204,7 @@ def example(results_dir: ResultsDir = Path("results")) -> None:
     out.print(str(copy_example(results_dir)), soft_wrap=True, highlight=False)
 
 
-@app.command()
+@app.command(epilog=examples("compare demo mine", "compare demo mine --json"))
 def compare(
     first: Annotated[str, typer.Argument(help="A sweep's folder or name", metavar="A")],
     second: Annotated[str, typer.Argument(help="The one it is compared with", metavar="B")],
@@ -207,12 +220,12 @@ def compare(
     a, b = find_sweep(results_dir, first), find_sweep(results_dir, second)
     compared = compare_folders(a, b)
     if as_json:
-        sys.stdout.write(compared.model_dump_json(indent=2) + "\n")
+        _print_json(compared.model_dump(mode="json"))
     else:
         print_comparison(compared, a.sweep_id, b.sweep_id, out)
 
 
-@app.command("break-even")
+@app.command("break-even", epilog=examples("break-even", "break-even demo --acceptance-length 6.93@15"))
 def break_even(
     where: Where = None,
     results_dir: ResultsDir = Path("results"),
@@ -233,12 +246,12 @@ def break_even(
     cells = fold(found.ledger().valid_blocks(), found.config().selection).cells
     rows = break_evens(found.plan(), cells, profile)
     if as_json:
-        sys.stdout.write(json.dumps([row.model_dump() for row in rows], indent=2) + "\n")
+        _print_json([row.model_dump() for row in rows])
     else:
         out.print(break_even_table(rows, found.sweep_id, bool(profile)))
 
 
-@app.command()
+@app.command(epilog=examples("mirror --config-dir my_conf sweep=mine cluster=mine"))
 def mirror(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     """Fill cluster.aws.model_mirror with the files of the model and its drafters, from the hub or this machine's cache.
 
@@ -268,18 +281,18 @@ def run_on_head(uri: Annotated[str, typer.Argument(metavar="S3_URI")]) -> None:
 def main() -> None:
     """Entry point: errors in one line on stderr, exit codes as the help says."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    end = _EndInOrder()
+    end = EndInOrder()
     try:
         app(standalone_mode=True)
     except SystemExit as ended:
         if ended.code != INTERRUPTED:  # Typer turns Ctrl-C into this
             raise
         err.print("interrupted: what was measured is kept; the same command continues", highlight=False)
-        sys.exit(TERMINATED if end.received == signal.SIGTERM else INTERRUPTED)
+        sys.exit(end.exit_code)
     except OrchestratorError as error:
         err.print(f"error: {error}", style="red", markup=False, highlight=False)
         if isinstance(error, ClusterLost):
-            _leave_ray_behind(error.exit_code)
+            leave_ray_behind(error.exit_code)
         sys.exit(error.exit_code)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -287,32 +300,6 @@ def main() -> None:
         text = f"error: {error}; what was measured is kept: make room, the same command continues"
         err.print(text, style="red", markup=False, highlight=False)
         sys.exit(OrchestratorError.exit_code)
-
-
-def _leave_ray_behind(exit_code: int) -> NoReturn:
-    """An orderly end would say good-bye to a cluster that is gone, and wait for it a minute."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code)
-
-
-class _EndInOrder:
-    """Ends the command with all left in order, at Ctrl-C or SIGTERM; the second time it ends at once (its servers have
-    guards of their own). Of what a handler may raise, Ray changes all but this."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as for a shell's job in the background
-                signal.signal(number, self)
-
-    def __call__(self, number: int, frame: object) -> NoReturn:
-        self.received = number
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
-        if number == signal.SIGINT:
-            os.write(sys.stderr.fileno(), b"\nstopping in order; Ctrl-C again stops at once\n")
-        raise KeyboardInterrupt
 
 
 def _measure(configs: Sequence[SweepConfig]) -> None:
@@ -328,11 +315,8 @@ def _measure(configs: Sequence[SweepConfig]) -> None:
     require_complete([sweep_dir for sweep_dir, _ in finished])
 
 
-def _decide(found: SweepDir) -> None:
-    from orchestrator.sweep import decide_and_report
-
-    selection = decide_and_report(found)
-    _print_selection(selection, found)
+def _print_json(data: object) -> None:
+    sys.stdout.write(json.dumps(data, indent=2) + "\n")
 
 
 def _print_heading(config: SweepConfig, configs: Sequence[SweepConfig]) -> None:

@@ -15,11 +15,11 @@ from orchestrator.config import SweepConfig
 from orchestrator.decide import Decided, decide
 from orchestrator.deploy import bindings_of, recommend_commands
 from orchestrator.errors import ConfigError, EngineNotFound, NodeUnavailable, SweepFailed
+from orchestrator.inputs import load_prompts, memory_here
 from orchestrator.ledger import Ledger, LedgerView
 from orchestrator.memory import require_fit
 from orchestrator.past_sweeps import foresee
 from orchestrator.plan import Plan, PromptSet, plan_sweep
-from orchestrator.plan_text import load_prompts, memory_here
 from orchestrator.policies import policy_for
 from orchestrator.policy import gone_nodes, missing_blocks, unclosed_nodes
 from orchestrator.progress import show_progress

@@ -253,6 +253,28 @@ def test_link_leads_somewhere(page: Path) -> None:
             assert anchor in anchors(target), f"{target.name}#{anchor}"
 
 
+HELP_EXAMPLES = [
+    (name, line.removeprefix("orchestrator "))
+    for name, command in sorted(typer.main.get_command(app).commands.items())  # type: ignore[attr-defined]
+    for line in (command.epilog or "").splitlines()
+    if line.startswith("orchestrator ")
+]
+
+
+@pytest.mark.parametrize(("name", "example"), HELP_EXAMPLES, ids=str)
+def test_example_in_the_help_is_a_command(name: str, example: str) -> None:
+    found, params = parsed(shlex.split(example))
+    assert found == name
+    if "overrides" in params and params["config_dir"] is None:
+        assert compose_all(params["overrides"] or [])
+
+
+def test_every_command_shows_examples() -> None:
+    commands: Any = typer.main.get_command(app)
+    shown = {name for name, _ in HELP_EXAMPLES} | {"fleet"}
+    assert shown == {name for name, command in commands.commands.items() if not command.hidden}
+
+
 def test_shell_completion_knows_the_commands() -> None:
     asked = {"_ORCHESTRATOR_COMPLETE": "complete_bash", "COMP_WORDS": "orchestrator s", "COMP_CWORD": "1"}
     said = CliRunner().invoke(app, [], env=asked, prog_name="orchestrator")

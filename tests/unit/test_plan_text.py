@@ -8,17 +8,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestrator import plan_text
+from orchestrator import preview as previewing
 from orchestrator.compose import compose
 from orchestrator.config import SweepConfig
 from orchestrator.errors import ConfigError, HubUnavailable, PromptsUnavailable
+from orchestrator.inputs import load_prompts
 from orchestrator.plan import PromptSet, plan_sweep
-from orchestrator.plan_text import load_prompts, print_plan
+from orchestrator.plan_text import print_preview
+from orchestrator.preview import preview, preview_data
 
 
 def printed(config: SweepConfig, width: int = 80) -> tuple[str, str]:
     out, err = (Console(file=io.StringIO(), width=width, no_color=True) for _ in range(2))
-    print_plan(config, out, err)
+    print_preview(preview(config), out, err)
     assert isinstance(out.file, io.StringIO)
     assert isinstance(err.file, io.StringIO)
     return out.file.getvalue(), err.file.getvalue()
@@ -36,7 +38,7 @@ def demo_prompts(demo: SweepConfig) -> dict[str, PromptSet]:
 
 @pytest.fixture
 def counted(demo_prompts: dict[str, PromptSet], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_text, "load_prompts", lambda config: demo_prompts)
+    monkeypatch.setattr(previewing, "load_prompts", lambda config: demo_prompts)
 
 
 @pytest.mark.usefixtures("counted")
@@ -92,7 +94,7 @@ def test_without_the_hub_the_plan_is_shown_with_a_warning(demo: SweepConfig, mon
     def offline(config: SweepConfig) -> dict[str, PromptSet]:
         raise HubUnavailable("the tokenizer [of] x cannot be loaded")
 
-    monkeypatch.setattr(plan_text, "load_prompts", offline)
+    monkeypatch.setattr(previewing, "load_prompts", offline)
     text, warnings = printed(demo)
 
     assert "180 blocks" in text
@@ -158,3 +160,19 @@ def test_model_that_cannot_fit_is_refused_before_prompts_are_read(demo: SweepCon
 
     with pytest.raises(ConfigError, match="'demo' does not fit into the memory of hardware 'local'"):
         printed(demo.model_copy(update={"hardware": small}))
+
+
+@pytest.mark.usefixtures("counted")
+def test_plan_for_programs_says_what_the_text_says(demo: SweepConfig) -> None:
+    priced = demo.hardware.model_copy(update={"usd_per_hour": 4.0})
+
+    data = json.loads(json.dumps(preview_data(preview(demo.model_copy(update={"hardware": priced})))))
+
+    assert (data["num_server_starts"], data["num_blocks"], data["num_requests"]) == (6, 180, 1080)
+    assert [arm["num_speculative_tokens"] for arm in data["arms"]] == [0, 1, 3, 7, 15]
+    assert all(arm["command"].startswith("vllm serve") for arm in data["arms"])
+    assert data["memory"]["fit"] == "fits"
+    low, high = data["expected"]["typical"]["usd"]
+    assert 0 < low < high
+    assert data["expected"]["typical"]["spot_usd"] is None
+    assert data["no_estimate"] is None
