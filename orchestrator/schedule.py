@@ -115,17 +115,24 @@ class _EndLost(FIFOScheduler):
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         self._open[trial.trial_id] = trial
 
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        """Before Tune waits for the next visit, which may be the rest of this one."""
+        self._is_over(trial)
+
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Asked at every turn of Tune's loop, which tells nobody of the end of some trials."""
         for trial in [trial for trial in self._open.values() if trial.is_finished()]:
-            del self._open[trial.trial_id]
-            drive = self._drives[trial.config["sweep"]]
-            live = self._nodes(drive.config.hardware)
-            drive.lookout.end(trial.trial_id, live, unreachable=_is_unreachable(trial))
+            self._is_over(trial)
         for drive in self._drives.values():
             for trial_id in drive.lookout.give_up():
                 self._end(tune_controller, self._open[trial_id])
         return super().choose_trial_to_run(tune_controller)
+
+    def _is_over(self, trial: Trial) -> None:
+        del self._open[trial.trial_id]
+        drive = self._drives[trial.config["sweep"]]
+        live = self._nodes(drive.config.hardware)
+        drive.lookout.end(trial.trial_id, live, unreachable=_is_unreachable(trial))
 
     def _end(self, tune_controller: Any, trial: Trial) -> None:
         if trial.status == Trial.PENDING:
