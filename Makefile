@@ -56,8 +56,9 @@ fleet-sweep: setup ## Start a sweep on the fleet and say how to follow it
 fleet-down: setup ## Remove the fleet; results stay
 	$(BIN)/orchestrator fleet down $(ARGS)
 
+# Two at a time, since most of it waits: a file's tests stay together, and the long files come first.
 test: setup ## Run every test, the real engine's included
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: setup ## Lint and type-check
 	$(BIN)/ruff check .
