@@ -9,8 +9,6 @@ from pathlib import Path
 from orchestrator.defects import refuse_known_defects, sampling_collapse
 from orchestrator.engine_build import EngineBuild
 from orchestrator.errors import ArmMismatch, LoadFailed, NodeInterrupted, NodeUnavailable, OrchestratorError
-from orchestrator.methods import METHODS
-from orchestrator.metrics import tokens_per_draft
 from orchestrator.node_kinds import numa_index
 from orchestrator.provenance import library_versions
 from orchestrator.records import (
@@ -32,6 +30,7 @@ from orchestrator.secret_values import redacted, secrets_of
 from tasks import notice
 from tasks.arrival import due_times_s
 from tasks.bandwidth import MAX_THREADS, memory_bandwidth_gb_per_s
+from tasks.contamination import contamination, speculation_mismatch
 from tasks.counters import EngineCounters, delta, read_counters
 from tasks.cpu_binding import bound, cpu_binding, parse_cpus, process_on, thread_on
 from tasks.engine import Engine
@@ -45,7 +44,6 @@ from tasks.server import VllmServer
 from tasks.server_log import applied_patches, thread_binding
 from tasks.visit_folder import require_room, visit_folder
 
-TOKENS_PER_DRAFT_TOLERANCE = 0.02
 COUNTERS_TIMEOUT_S = 10.0
 END_NOTICE_S = 0.5
 """From the engine's last breath to its guard's report of the end, generously."""
@@ -203,7 +201,7 @@ class _Run:
             raise LoadFailed(
                 f"{self.task.visit.id}: all {len(failed)} warm-up requests of {cell.name} failed: {failed[0]}"
             )
-        mismatch = self._speculation_mismatch(counters.spec, cell)
+        mismatch = speculation_mismatch(self.task.visit.arm, cell, counters.spec)
         if mismatch:
             raise ArmMismatch(f"{self.task.visit.id}: {mismatch}")
         if counters.spec and cell.temperature > 0:
@@ -254,7 +252,7 @@ class _Run:
     ) -> BlockRecord:
         visit = self.task.visit
         summary = summarise(load.requests, cell)
-        contamination = self._contamination(counters, summary.output_tokens, cell)
+        contaminated = contamination(visit.arm, cell, counters, summary.output_tokens)
         return BlockRecord(
             arm_id=visit.arm.id,
             block_id=block.id,
@@ -278,38 +276,13 @@ class _Run:
             client_cpu_cores=load.client_cpu_cores,
             open_loop=summary.open_loop,
             host=host,
-            void_reason=summary.void_reason or contamination or self._crowded(host, load.wall_s),
+            void_reason=summary.void_reason or contaminated or self._crowded(host, load.wall_s),
         )
 
     def _crowded(self, host: HostUse, wall_s: float) -> str | None:
         if self.task.visit.arm.server.launcher == "external":
             return None  # which process is the engine, and on which machine, is not known
         return crowded(self.task.hardware, host, wall_s)
-
-    def _contamination(self, counters: EngineCounters, output_tokens: int, cell: WorkloadCell) -> str | None:
-        """Why the engine's own counters say that the block was not what it should be."""
-        if counters.prefix_cache_hits and not self.task.visit.arm.server.enable_prefix_caching:
-            return f"{counters.prefix_cache_hits} prefix cache hits although prefix caching is off"
-        if counters.num_preemptions:
-            return f"{counters.num_preemptions} requests were preempted (KV cache full); raise server.kv_cache_gib"
-        if counters.generation_tokens is not None and counters.generation_tokens != output_tokens:
-            return f"the engine generated {counters.generation_tokens} tokens, but the client was sent {output_tokens}"
-        return self._speculation_mismatch(counters.spec, cell)
-
-    def _speculation_mismatch(self, spec: SpecCounters | None, cell: WorkloadCell) -> str | None:
-        arm = self.task.visit.arm
-        drafted = tokens_per_draft(spec) if spec else None
-        if arm.is_baseline:
-            return f"the baseline drafted {drafted:.2f} tokens a step" if drafted else None
-        least, most = arm.k_range(cell.max_concurrency or arm.server.max_num_seqs)
-        if not METHODS[arm.method].drafts_exactly:
-            least = 0  # it drafts what it finds, at most k
-        if drafted is None:
-            return f"{arm.name} drafted nothing: the engine does not speculate" if least else None
-        if not least * (1 - TOKENS_PER_DRAFT_TOLERANCE) <= drafted <= most * (1 + TOKENS_PER_DRAFT_TOLERANCE):
-            wanted = f"{least}" if least == most else f"{least} to {most}"
-            return f"{arm.name} should draft {wanted} tokens a step, but the engine drafted {drafted:.2f}"
-        return None
 
     def _pick(self, cell: WorkloadCell, indices: tuple[int, ...]) -> list[tuple[int, Prompt]]:
         prompts = self.prompts[cell.dataset]
