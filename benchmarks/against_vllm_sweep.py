@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -123,14 +123,13 @@ def _their_command(plan: Plan, cells: Sequence[Cell], folder: Path) -> tuple[lis
     """Their sweep with the plan's arms as serve parameters and its cells as bench parameters, and its environment."""
     servers = {arm.name: VllmServer(arm.server, name=arm.name, log_path=folder / "theirs.log") for arm in plan.arms}
     baseline = servers[plan.baseline.name]
-    models: dict[str, Any] = {"model_path": baseline.model_path, "speculative_config": None}
     spec = baseline.spec.model_copy(update={"command": tuple(engine_command(baseline.spec))})
     port = free_port()
     data = {cell.workload.name: write_prompts(folder / f"{cell.workload.name}.jsonl", cell.chosen) for cell in cells}
     first = cells[0].workload
-    client = bench_command(f"http://{HOST}:{port}", baseline.model_path, first, data[first.name], len(cells[0].chosen))
+    client = bench_command(f"http://{HOST}:{port}", spec.target, first, data[first.name], len(cells[0].chosen))
     arms = {
-        name: {"speculative-config": server.speculative_config} if server.speculative_config else {}
+        name: {"speculative-config": server.spec.speculative_config} if server.spec.speculative_config else {}
         for name, server in servers.items()
     }
     loads = {
@@ -143,13 +142,13 @@ def _their_command(plan: Plan, cells: Sequence[Cell], folder: Path) -> tuple[lis
     }
     command = [
         *(str(Path(sys.executable).parent / "vllm"), "bench", "sweep", "serve", "--num-runs", "1"),
-        *("--serve-cmd", shlex.join(server_argv(spec, host=HOST, port=port, **models))),
+        *("--serve-cmd", shlex.join(server_argv(spec, host=HOST, port=port))),
         *("--bench-cmd", shlex.join(client)),
         *("--serve-params", _json_file(folder / "serve_params.json", arms)),
         *("--bench-params", _json_file(folder / "bench_params.json", loads)),
         *("--output-dir", str(folder / "theirs"), "--experiment-name", "once"),
     ]
-    environment = server_env(spec, api_key="", preload=preloaded_libraries(spec), inherited=os.environ, **models)
+    environment = server_env(spec, api_key="", preload=preloaded_libraries(spec), inherited=os.environ)
     del environment["VLLM_API_KEY"]  # their client sends none
     return command, environment
 

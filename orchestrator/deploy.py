@@ -2,16 +2,12 @@
 
 import shlex
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-
-from pydantic import JsonValue
 
 from orchestrator.node_kinds import NUMA
 from orchestrator.records import Arm, CpuBinding, ServerSpec, VisitRecord
 from orchestrator.selection import Recommendation
 from tasks.cpu_binding import bound
-from tasks.demo import resolve_model
-from tasks.server_command import is_local, plugins, serve_arguments
+from tasks.server_command import is_local, located, plugins, serve_arguments
 
 IMAGE = "vllm/vllm-openai-cpu"
 PORT = "8000"
@@ -31,7 +27,7 @@ def recommend_commands(
     servers = [(bound(arm.server, binding), binding) for binding in every]
     return Recommendation(
         arm=arm.name,
-        speculative_config=local_speculative_config(arm.server),
+        speculative_config=located(arm.server).speculative_config,
         vllm_serve="\n".join(
             _vllm_serve(spec, _own_cpus(spec, binding), int(PORT) + number)
             for number, (spec, binding) in enumerate(servers)
@@ -74,31 +70,17 @@ def _preload(spec: ServerSpec) -> list[str]:
     return ['LD_PRELOAD="$(dirname "$(command -v vllm)")/../lib/libiomp5.so"'] if spec.preload_openmp else []
 
 
-def local_speculative_config(spec: ServerSpec) -> dict[str, JsonValue] | None:
-    """The speculative_config with a local drafter as its path on this machine."""
-    config = spec.speculative_config
-    if config is None or not isinstance(config.get("model"), str):
-        return config
-    return config | {"model": _resolved(str(config["model"]))}
-
-
-def _resolved(model: str) -> str:
-    """As it has to be typed anywhere: a Hugging Face id unchanged, a local folder by its absolute path."""
-    found = resolve_model(model)
-    return str(Path(found).expanduser().absolute()) if is_local(found) else found
-
-
 def serve_command(spec: ServerSpec) -> list[str]:
     """What follows `vllm serve`, the model first; host and port are the platform's."""
-    target = _resolved(spec.target)
-    config = local_speculative_config(spec)
-    return [target, *serve_arguments(spec, model_path=target, speculative_config=config), *spec.extra_args]
+    here = located(spec)
+    return [here.target, *serve_arguments(here), *here.extra_args]
 
 
 def local_models(spec: ServerSpec) -> list[str]:
     """Folders that a container must be given."""
+    here = located(spec)
     # An empty path would count as the working folder.
-    models = [_resolved(spec.target), str((local_speculative_config(spec) or {}).get("model", ""))]
+    models = [here.target, str((here.speculative_config or {}).get("model", ""))]
     return [model for model in models if model and is_local(model)]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.cluster_budget import over_budget
 from orchestrator.config import SweepConfig
-from orchestrator.deploy import recommend_commands
+from orchestrator.deploy import recommend_commands, serve_command
 from orchestrator.errors import ConfigError, HubUnavailable
 from orchestrator.forecast import Forecast, Spending
 from orchestrator.inputs import load_prompts, memory_here
@@ -18,7 +18,6 @@ from orchestrator.policies import policy_for
 from orchestrator.policy import num_measurements
 from orchestrator.records import Arm, Message, Prompt
 from tasks.preflight import refuse_plan
-from tasks.server_command import serve_arguments
 
 
 @dataclass(frozen=True)
@@ -109,8 +108,7 @@ def server_command(arm: Arm) -> str:
         return f"measured at {spec.url}, which is to be this arm; neither started nor stopped"
     if spec.launcher == "docker":
         return recommend_commands(arm, None, "").docker_run
-    arguments = serve_arguments(spec, model_path=spec.target, speculative_config=spec.speculative_config)
-    return shlex.join([*(spec.command or ["vllm"]), "serve", spec.target, *arguments, *spec.extra_args])
+    return shlex.join([*(spec.command or ["vllm"]), "serve", *serve_command(spec)])
 
 
 def _expected(config: SweepConfig, plan: Plan, prompts: Mapping[str, PromptSet]) -> tuple[Forecast | None, str | None]:

@@ -5,9 +5,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from pydantic import JsonValue
 
 from orchestrator.records import ServerSpec
 from tasks.server_command import (
@@ -42,52 +39,25 @@ class Launch:
         return int(pid) if done.returncode == 0 and pid.isdecimal() and int(pid) > 0 else started_pid
 
 
-def launch_of(
-    spec: ServerSpec,
-    *,
-    name: str,
-    port: int,
-    api_key: str,
-    cpus: str | None,
-    model_path: str,
-    speculative_config: Mapping[str, JsonValue] | None,
-) -> Launch:
-    """The command for `spec` on that loopback port.
+def launch_of(spec: ServerSpec, *, name: str, port: int, api_key: str, cpus: str | None) -> Launch:
+    """The command for `spec`, as it is located on this node, on that loopback port.
 
     Raises:
         EngineNotFound: its executable does not exist.
     """
-    models: dict[str, Any] = {"model_path": model_path, "speculative_config": speculative_config}
     if spec.launcher == "docker":
-        return _in_container(spec, name=name, port=port, api_key=api_key, cpus=cpus, **models)
-    argv = server_argv(spec, host=HOST, port=port, **models)
-    env = server_env(spec, api_key=api_key, preload=preloaded_libraries(spec), inherited=os.environ, **models)
-    return Launch(argv, env)
+        return _in_container(spec, name=name, port=port, api_key=api_key, cpus=cpus)
+    argv = server_argv(spec, host=HOST, port=port)
+    return Launch(argv, server_env(spec, api_key=api_key, preload=preloaded_libraries(spec), inherited=os.environ))
 
 
-def _in_container(
-    spec: ServerSpec,
-    *,
-    name: str,
-    port: int,
-    api_key: str,
-    cpus: str | None,
-    model_path: str,
-    speculative_config: Mapping[str, JsonValue] | None,
-) -> Launch:
+def _in_container(spec: ServerSpec, *, name: str, port: int, api_key: str, cpus: str | None) -> Launch:
     """`docker run` in the form of vLLM's CPU guide. The key travels by name, not in the command; `docker rm --force`
     is for a container whose command was killed before it could end it."""
     docker, *global_flags = engine_command(spec)
-    env = server_env(
-        spec,
-        api_key=api_key,
-        preload=(),  # the image preloads its own
-        inherited={},
-        model_path=model_path,
-        speculative_config=speculative_config,
-    )
-    drafter = str((speculative_config or {}).get("model", ""))
-    folders = dict.fromkeys(_mounted(path) for path in (model_path, drafter) if path and is_local(path))
+    env = server_env(spec, api_key=api_key, preload=(), inherited={})  # the image preloads its own
+    drafter = str((spec.speculative_config or {}).get("model", ""))
+    folders = dict.fromkeys(_mounted(path) for path in (spec.target, drafter) if path and is_local(path))
     argv = [
         *(docker, *global_flags, "run", "--rm", "--init", "--name", name),
         *("--ipc=host", "--cap-add=SYS_NICE", "--security-opt", "seccomp=unconfined"),
@@ -96,8 +66,8 @@ def _in_container(
         *(part for key in env for part in ("-e", key)),
         *(part for folder in folders for part in ("-v", f"{folder}:{folder}:ro")),
         str(spec.image),
-        *(model_path, "--host", "0.0.0.0", "--port", str(port), "--disable-uvicorn-access-log"),
-        *serve_arguments(spec, model_path=model_path, speculative_config=speculative_config),
+        *(spec.target, "--host", "0.0.0.0", "--port", str(port), "--disable-uvicorn-access-log"),
+        *serve_arguments(spec),
         *spec.extra_args,
     ]
     return Launch(
@@ -110,5 +80,5 @@ def _in_container(
 
 def _mounted(path: str) -> str:
     """The folder to mount for a model: of one in the Hugging Face cache all of it, whose snapshots are links."""
-    folder = Path(path).expanduser().absolute()
+    folder = Path(path)
     return str(folder.parents[1]) if folder.parent.name == "snapshots" else str(folder)

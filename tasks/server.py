@@ -15,16 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import JsonValue
-
 from orchestrator.engine_build import EngineBuild
 from orchestrator.errors import EngineNotFound, PortTaken, ServerCrashed, ServerError
 from orchestrator.records import ServerSpec
 from tasks.cpu_binding import thread_on
-from tasks.demo import resolve_model
 from tasks.engine import Engine, Pairs
 from tasks.guard import GuardedProcess
 from tasks.launch import Launch, launch_of
+from tasks.server_command import located
 from tasks.server_http import HOST, can_bind, free_port
 from tasks.server_log import RunningEngine, applied_patches, has_triton, last_line, running_engine, useful_line
 
@@ -53,13 +51,10 @@ class VllmServer(Engine):
         cpus: str | None = None,
         folders: Mapping[str, str] | None = None,
     ) -> None:
-        self.spec = spec
+        self.spec = located(spec, folders or {})
         self.name = name
         self.log_path = log_path
         self.api_key = secrets.token_urlsafe(32)
-        folders = folders or {}
-        self.model_path = folders.get(spec.target) or resolve_model(spec.target)
-        self.speculative_config = _with_local_drafter(spec.speculative_config, folders)
         self._wanted_port = port
         self._stop_grace_s = stop_grace_s
         self._cpus = cpus
@@ -78,8 +73,7 @@ class VllmServer(Engine):
         if self._wanted_port is not None and not can_bind(self._wanted_port):
             raise PortTaken(_taken(self.name, self._wanted_port))
         self._port = self._wanted_port or free_port()
-        models: dict[str, Any] = {"model_path": self.model_path, "speculative_config": self.speculative_config}
-        launch = launch_of(self.spec, name=self.name, port=self._port, api_key=self.api_key, cpus=self._cpus, **models)
+        launch = launch_of(self.spec, name=self.name, port=self._port, api_key=self.api_key, cpus=self._cpus)
         self._launch = launch
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         try:
@@ -141,7 +135,7 @@ class VllmServer(Engine):
         pairs: Pairs = {"max_model_len": (self.spec.max_model_len, card.get("max_model_len"))}
         running = running_engine(self.log_path, self._log_start)
         if running is not None:
-            pairs |= _logged_pairs(self.spec, self.model_path, self.speculative_config, running)
+            pairs |= _logged_pairs(self.spec, running)
         if self.spec.patches:
             pairs["patches"] = (tuple(sorted(self.spec.patches)), applied_patches(self.log_path, self._log_start))
         return pairs
@@ -168,23 +162,10 @@ class VllmServer(Engine):
         return self._process
 
 
-def _with_local_drafter(
-    speculative_config: Mapping[str, JsonValue] | None, folders: Mapping[str, str]
-) -> dict[str, JsonValue] | None:
-    if speculative_config is None:
-        return None
-    local = dict(speculative_config)
-    if isinstance(drafter := local.get("model"), str):
-        local["model"] = folders.get(drafter) or resolve_model(drafter)
-    return local
-
-
-def _logged_pairs(
-    spec: ServerSpec, model_path: str, speculative_config: Mapping[str, JsonValue] | None, running: RunningEngine
-) -> Pairs:
+def _logged_pairs(spec: ServerSpec, running: RunningEngine) -> Pairs:
     """What the log states of the running engine beside what the arm wants; what it does not state is left out."""
     stated: Pairs = {
-        "model": (model_path, running.model),
+        "model": (spec.target, running.model),
         "dtype": (spec.dtype if spec.dtype != "auto" else running.dtype, running.dtype),
         "max_seq_len": (spec.max_model_len, running.max_model_len),
         "enforce_eager": (spec.enforce_eager, running.enforce_eager),
@@ -192,10 +173,10 @@ def _logged_pairs(
     }
     pairs = {key: pair for key, pair in stated.items() if pair[1] is not None}
     if running.speculation_stated:
-        wanted = speculative_config or {}
+        wanted = spec.speculative_config or {}
         pairs["method"] = (wanted.get("method"), running.method)
         # A target that drafts with layers of its own is its own drafter.
-        own = model_path if running.method == "mtp" or wanted.get("method") == "dspark" else None
+        own = spec.target if running.method == "mtp" or wanted.get("method") == "dspark" else None
         pairs["drafter"] = (wanted.get("model") or own, running.drafter)
         pairs["num_speculative_tokens"] = (wanted.get("num_speculative_tokens"), running.num_speculative_tokens)
     return pairs

@@ -1,17 +1,17 @@
-"""The engine's command line and environment: pure functions of the arm's ServerSpec."""
+"""The engine's command line and environment: functions of the arm's ServerSpec, as it is `located` on this node."""
 
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from ctypes.util import find_library
 from pathlib import Path
-
-from pydantic import JsonValue
+from types import MappingProxyType
 
 from orchestrator.errors import EngineNotFound
 from orchestrator.ids import canonical_json
 from orchestrator.records import ServerSpec
 from tasks import early_interpreters
+from tasks.demo import resolve_model
 
 _OPENMP = "libiomp5.so"
 _TCMALLOC = "tcmalloc_minimal"
@@ -22,17 +22,31 @@ _DROPPED_VARIABLES = frozenset({"OMP_NUM_THREADS", "PYTHONPATH", "PYTHONHOME"})
 """Ray sets OMP_NUM_THREADS in its workers; the other two belong to the orchestrator's interpreter."""
 
 
-def server_argv(
-    spec: ServerSpec, *, model_path: str, speculative_config: Mapping[str, JsonValue] | None, host: str, port: int
-) -> list[str]:
+def located(spec: ServerSpec, folders: Mapping[str, str] = MappingProxyType({})) -> ServerSpec:
+    """`spec` with models that lie on this node by their absolute paths; a Hugging Face id stays.
+
+    Args:
+        folders: model as the spec names it -> its files, where they were fetched (tasks.model_files).
+    """
+    config = spec.speculative_config
+    if config is not None and isinstance(drafter := config.get("model"), str):
+        config = config | {"model": _place(drafter, folders)}
+    return spec.model_copy(update={"target": _place(spec.target, folders), "speculative_config": config})
+
+
+def _place(model: str, folders: Mapping[str, str]) -> str:
+    found = folders.get(model) or resolve_model(model)
+    return str(Path(found).expanduser().absolute()) if is_local(found) else found
+
+
+def server_argv(spec: ServerSpec, *, host: str, port: int) -> list[str]:
     """The full `vllm serve` command; `server.extra_args` come last, where they override.
 
     Raises:
         EngineNotFound: the command's executable does not exist.
     """
-    arguments = serve_arguments(spec, model_path=model_path, speculative_config=speculative_config)
     at = ["--host", host, "--port", str(port), "--disable-uvicorn-access-log"]
-    return [*_started_early(spec), "serve", model_path, *at, *arguments, *spec.extra_args]
+    return [*_started_early(spec), "serve", spec.target, *at, *serve_arguments(spec), *spec.extra_args]
 
 
 def engine_command(spec: ServerSpec) -> list[str]:
@@ -61,9 +75,7 @@ def _started_early(spec: ServerSpec) -> list[str]:
     return command if spec.command else [sys.executable, "-P", early_interpreters.__file__]
 
 
-def serve_arguments(
-    spec: ServerSpec, *, model_path: str, speculative_config: Mapping[str, JsonValue] | None
-) -> list[str]:
+def serve_arguments(spec: ServerSpec) -> list[str]:
     """What follows `vllm serve MODEL` because of the arm alone: no host, no port, no `server.extra_args`."""
     prefix_caching = "--enable-prefix-caching" if spec.enable_prefix_caching else "--no-enable-prefix-caching"
     arguments = [
@@ -80,23 +92,17 @@ def serve_arguments(
         arguments.append("--enable-chunked-prefill" if spec.enable_chunked_prefill else "--no-enable-chunked-prefill")
     if spec.enforce_eager:
         arguments.append("--enforce-eager")
-    if spec.revision and not is_local(model_path):
+    if spec.revision and not is_local(spec.target):
         arguments += ["--revision", spec.revision]
     if spec.trust_remote_code:
         arguments.append("--trust-remote-code")
-    if speculative_config is not None:
-        arguments += ["--speculative-config", canonical_json(dict(speculative_config))]
+    if spec.speculative_config is not None:
+        arguments += ["--speculative-config", canonical_json(spec.speculative_config)]
     return arguments
 
 
 def server_env(
-    spec: ServerSpec,
-    *,
-    model_path: str,
-    speculative_config: Mapping[str, JsonValue] | None,
-    api_key: str,
-    preload: Sequence[str],
-    inherited: Mapping[str, str],
+    spec: ServerSpec, *, api_key: str, preload: Sequence[str], inherited: Mapping[str, str]
 ) -> dict[str, str]:
     """The engine's whole environment: `inherited` without what would silently change the arm, the arm's own on top.
 
@@ -120,8 +126,8 @@ def server_env(
         env["VLLM_CPU_OMP_THREADS_BIND"] = spec.omp_threads_bind
     if spec.patches:
         env["VLLM_PLUGINS"] = plugins(spec)
-    drafter = (speculative_config or {}).get("model")
-    if is_local(model_path) and (drafter is None or is_local(str(drafter))):
+    drafter = (spec.speculative_config or {}).get("model")
+    if is_local(spec.target) and (drafter is None or is_local(str(drafter))):
         env["HF_HUB_OFFLINE"] = "1"
     return env | {name: value for name, value in spec.env.items() if name != "VLLM_PLUGINS" or not spec.patches}
 

@@ -75,8 +75,8 @@ def test_dflash_is_confirmed_as_the_arm_it_is_and_refused_as_another(tmp_path: P
     with _server(tmp_path, "dflash-k3", _dflash(3)) as server:
         server.wait_until_ready(timeout_s=READY_TIMEOUT_S)
         assert "num_speculative_tokens" in server.verify_configuration()
-        assert server.speculative_config is not None
-        server.speculative_config["num_speculative_tokens"] = 7  # as if another arm had asked for this server
+        asked_by_another = {**(server.spec.speculative_config or {}), "num_speculative_tokens": 7}
+        server.spec = server.spec.model_copy(update={"speculative_config": asked_by_another})
         with pytest.raises(ArmMismatch, match="num_speculative_tokens: wanted 7 but got 3"):
             server.verify_configuration()
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.deploy import IMAGE, bindings_of, local_speculative_config, recommend_commands
+from orchestrator.deploy import IMAGE, bindings_of, recommend_commands
 from orchestrator.records import Arm, CpuBinding, VisitRecord
 from orchestrator.selection import Recommendation
 from tasks.demo import resolve_model
+from tasks.server_command import located
 from tests.unit.builders import make_plan
 
 
@@ -121,7 +122,7 @@ def test_demo_models_appear_as_folders_of_this_machine_and_are_mounted() -> None
     assert "demo://" not in commands.model_dump_json()
     for folder in (resolve_model("demo://target"), resolve_model("demo://dflash")):
         assert f"-v {folder}:{folder}:ro" in commands.docker_run
-    assert local_speculative_config(arm.server) == commands.speculative_config
+    assert located(arm.server).speculative_config == commands.speculative_config
 
 
 def test_relative_model_folder_is_mounted_by_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

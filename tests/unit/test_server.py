@@ -46,8 +46,8 @@ def _spec(**changes: object) -> ServerSpec:
 
 
 def _argv(spec: ServerSpec, model: str = "/models/target", speculative: bool = False) -> list[str]:
-    chosen = dict(DRAFTER) if speculative else None
-    return server_argv(spec, model_path=model, speculative_config=chosen, host="127.0.0.1", port=8000)
+    located = {"target": model, "speculative_config": dict(DRAFTER) if speculative else None}
+    return server_argv(spec.model_copy(update=located), host="127.0.0.1", port=8000)
 
 
 def _env(
@@ -55,9 +55,8 @@ def _env(
 ) -> dict[str, str]:
     speculative: dict[str, JsonValue] | None = None if drafter is None else {**DRAFTER, "model": drafter}
     preload = [inherited.pop("openmp")] if "openmp" in inherited else []
-    return server_env(
-        spec, model_path=model, speculative_config=speculative, api_key="key", preload=preload, inherited=inherited
-    )
+    located = spec.model_copy(update={"target": model, "speculative_config": speculative})
+    return server_env(located, api_key="key", preload=preload, inherited=inherited)
 
 
 def test_baseline_command_has_every_setting_and_no_speculation() -> None:
@@ -161,11 +160,8 @@ def test_an_allocator_that_is_asked_for_must_be_there(monkeypatch: pytest.Monkey
     ("chunked", "flag"), [(True, "--enable-chunked-prefill"), (False, "--no-enable-chunked-prefill")]
 )
 def test_chunked_prefill_is_a_flag_only_where_the_arm_says(chunked: bool, flag: str) -> None:
-    def flags(spec: ServerSpec) -> list[str]:
-        return serve_arguments(spec, model_path="/m", speculative_config=None)
-
-    assert flag in flags(_spec(enable_chunked_prefill=chunked))
-    assert not any("chunked" in part for part in flags(_spec()))
+    assert flag in serve_arguments(_spec(enable_chunked_prefill=chunked))
+    assert not any("chunked" in part for part in serve_arguments(_spec()))
 
 
 def test_openmp_is_added_to_a_preload_once() -> None:
