@@ -1,5 +1,5 @@
 # A worker: vLLM's CPU image with this project in its environment. Build from the repository's root:
-#   docker build --file infra/containers/worker.Dockerfile --tag REGISTRY/specsweep-worker:TAG .
+#   docker build --platform linux/amd64 --file infra/containers/worker.Dockerfile --tag REGISTRY/specsweep-worker:TAG .
 # The tag is the engine's version that is measured, and that reports recommend.
 ARG VLLM_TAG=v0.32.0
 #checkov:skip=CKV_DOCKER_2:systemd restarts the container when Ray ends, and nothing reads a health state
@@ -17,8 +17,9 @@ SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 RUN python -c 'import sys; assert sys.version_info[:2] == (3, 12), sys.version' \
     && uv pip freeze | grep -E '^(vllm|torch)[ =]' > /tmp/engine.txt \
     && grep -E '^ray==' infra/engine/requirements.lock > /tmp/constraints.txt \
-    && uv pip install --no-cache --constraint /tmp/constraints.txt . \
+    && uv pip install --no-cache --constraint /tmp/constraints.txt '.[aws]' \
     && uv pip freeze | grep -E '^(vllm|torch)[ =]' | diff - /tmp/engine.txt \
+    && python -c 'import boto3, orchestrator.schedule, tasks.model_files, tasks.interruption, tasks.visit' \
     && rm /tmp/engine.txt /tmp/constraints.txt
 
 # The user that boot scripts run containers as, and that owns the folders they mount.

@@ -196,3 +196,4 @@ def test_images_take_no_file_that_is_not_named() -> None:
         assert copied
         assert all(f"!{source}" in ignored and (ROOT / source).exists() for source in copied)
         assert "USER 10001:10001" in text
+        assert "'.[aws]'" in text  # S3 and the lease are in an extra
