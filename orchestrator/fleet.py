@@ -30,6 +30,8 @@ READY_TIMEOUT_S = 1200.0
 """An instance boots in about a minute; the rest is for pulling vLLM's image."""
 POLL_S = 5.0
 NODES = "nodes.json"
+LEAST_LEASE_H = 0.5
+"""A node that ends sooner has hardly fetched its image."""
 _PROFILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _ECR = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com/([^:@]+)(?::([^@]+)|@(sha256:.+))")
 _NODES = TypeAdapter(list[FleetNode])
@@ -129,24 +131,26 @@ def up(ctx: Context, ready_timeout_s: float = READY_TIMEOUT_S) -> FleetStatus:
         highlight=False,
         soft_wrap=True,
     )
-    _apply_with_lease(ctx)
+    _require_lease(ctx, _desired(ctx))
+    ctx.terraform.apply(tfvars(ctx.fleet, ctx.workers, emulation()))
+    _start_workers(ctx)
     _wait_ready(ctx, ready_timeout_s)
     return status(ctx)
 
 
-def _apply_with_lease(ctx: Context) -> None:
-    """Also where Terraform failed half-way: whatever runs already has an end."""
-    try:
-        ctx.terraform.apply(tfvars(ctx.fleet, ctx.workers, emulation()))
-    except BaseException:
-        try:
-            renew(ctx)
-        except FleetFailed as error:
-            ctx.console.print(
-                f"NO LEASE: {error}; whatever runs goes on until `orchestrator fleet down`", style="red", soft_wrap=True
-            )
-        raise
-    renew(ctx)
+def _start_workers(ctx: Context) -> None:
+    """First the lease, then the workers: whoever is killed in between leaves none without an end."""
+    wanted = _desired(ctx)
+    renew(ctx, wanted)
+    for group in groups_of(ctx.aws, ctx.fleet.name):
+        if group.desired_size < wanted:
+            scale(ctx.aws, group, wanted)
+
+
+def _desired(ctx: Context) -> int:
+    """Workers that the configuration asks for; a fleet has one profile."""
+    [(_, size)] = ctx.workers
+    return size.desired_size
 
 
 def preflight(ctx: Context) -> None:
@@ -171,23 +175,43 @@ def preflight(ctx: Context) -> None:
         _require_image(ctx.aws, image)
 
 
-def renew(ctx: Context) -> datetime | None:
-    """Set the lease of all groups to ttl_hours from now, within max_hours and budget. None: there is no group."""
+def renew(ctx: Context, num_nodes: int = 0) -> datetime | None:
+    """Set the lease of all groups to ttl_hours from now, within max_hours and budget. None: there is no group.
+
+    Args:
+        num_nodes: workers that there will be, where that is more than there are.
+    """
     groups = groups_of(ctx.aws, ctx.fleet.name)
-    if not groups:
-        return None
+    return set_lease(ctx.aws, groups, _lease_end(ctx, num_nodes)) if groups else None
+
+
+def _lease_end(ctx: Context, num_nodes: int) -> datetime:
     now = datetime.now(UTC)
     nodes = known_nodes(ctx)
     head = head_of(nodes)
-    end = lease_end(
+    running = running_usd_per_hour(ctx.fleet, ctx.profiles, nodes)
+    asked = fleet_usd_per_hour(ctx.fleet, [(hardware, num_nodes) for hardware in ctx.profiles])
+    return lease_end(
         ctx.fleet,
         now,
         head.launched_utc if head else now,
         ctx.budget_usd,
         spent_usd(ctx.fleet, ctx.profiles, nodes, now),
-        running_usd_per_hour(ctx.fleet, ctx.profiles, nodes),
+        None if running is None or asked is None else max(running, asked),
     )
-    return set_lease(ctx.aws, groups, end)
+
+
+def _require_lease(ctx: Context, num_nodes: int) -> None:
+    """ConfigError where that many workers would have to end before they have measured anything."""
+    end = _lease_end(ctx, num_nodes)
+    left_h = (end - datetime.now(UTC)).total_seconds() / 3600
+    if num_nodes and left_h < min(LEAST_LEASE_H, ctx.fleet.ttl_hours) - 0.01:
+        spent = spent_usd(ctx.fleet, ctx.profiles, known_nodes(ctx))
+        raise ConfigError(
+            f"{num_nodes} workers could run for {max(0.0, 60 * left_h):.0f} min only: {usd(spent)} of "
+            f"cluster.budget_usd={ctx.budget_usd} are spent, and cluster.aws.max_hours={ctx.fleet.max_hours:g} end the "
+            "fleet; raise the budget, ask for fewer, or begin anew by `orchestrator fleet down`"
+        )
 
 
 def status(ctx: Context) -> FleetStatus:
@@ -225,7 +249,8 @@ def resize(ctx: Context, num_nodes: int) -> FleetStatus:
             "raise its max_size in cluster.aws.sizes and run `orchestrator fleet up` again"
         )
     if num_nodes > group.desired_size:
-        renew(ctx)
+        _require_lease(ctx, num_nodes)
+        renew(ctx, num_nodes)
     scale(ctx.aws, group, num_nodes)
     return status(ctx)
 
@@ -243,7 +268,7 @@ def known_nodes(ctx: Context) -> list[FleetNode]:
 
 def _require_budget(ctx: Context, workers: Sequence[tuple[Hardware, FleetSize]]) -> float | None:
     """Dollars an hour at the desired sizes; ConfigError where even the first lease would cost more than the budget."""
-    hourly = fleet_usd_per_hour(ctx.fleet, workers)
+    hourly = fleet_usd_per_hour(ctx.fleet, [(hardware, size.desired_size) for hardware, size in workers])
     if ctx.budget_usd is None:
         return hourly
     if hourly is None:

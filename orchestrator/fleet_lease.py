@@ -48,8 +48,15 @@ def release(aws: Aws, fleet: str) -> list[str]:
 
 
 def scale(aws: Aws, group: Group, num_nodes: int) -> None:
-    """Set the desired size."""
+    """Set the desired size.
+
+    The group's idle alarm begins anew: as long as it stays in ALARM, from an hour in which nothing was measured, AWS
+    may go on scaling the group to zero while its new nodes boot.
+    """
     with aws_errors(f"scaling {group.name}"):
+        watch = aws.client("cloudwatch")
+        for alarm in watch.describe_alarms(AlarmNames=[f"{group.name}-idle"])["MetricAlarms"]:
+            watch.set_alarm_state(AlarmName=alarm["AlarmName"], StateValue="OK", StateReason="nodes were asked for")
         aws.client("autoscaling").set_desired_capacity(
             AutoScalingGroupName=group.name, DesiredCapacity=num_nodes, HonorCooldown=False
         )

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Literal
 
-from orchestrator.config import Fleet, FleetSize, Hardware, Strict
+from orchestrator.config import Fleet, Hardware, Strict
 
 Market = Literal["on_demand", "spot"]
 
@@ -45,9 +45,9 @@ def group_usd_per_hour(fleet: Fleet, hardware: Hardware, num_nodes: int) -> floa
     return _sum(count * price if price is not None else None for count, price in parts if count)
 
 
-def fleet_usd_per_hour(fleet: Fleet, workers: Sequence[tuple[Hardware, FleetSize]]) -> float | None:
-    """Of the whole fleet at the desired sizes; None: a price is missing."""
-    groups = _sum(group_usd_per_hour(fleet, hardware, size.desired_size) for hardware, size in workers)
+def fleet_usd_per_hour(fleet: Fleet, workers: Sequence[tuple[Hardware, int]]) -> float | None:
+    """Of the whole fleet with that many workers of each profile; None: a price is missing."""
+    groups = _sum(group_usd_per_hour(fleet, hardware, number) for hardware, number in workers)
     return None if groups is None else fleet.fixed_usd_per_hour + groups
 
 

@@ -191,7 +191,6 @@ def _group(fleet: Fleet, hardware: Hardware, size: FleetSize) -> dict[str, Any]:
     return {
         "instance_type": hardware.instance_type,
         "max_size": size.max_size,
-        "desired_size": size.desired_size,
         "on_demand_base": fleet.on_demand_base,
         "spot_percentage": fleet.spot_percentage,
         "volume_gb": fleet.worker_volume_gb,

@@ -49,12 +49,11 @@ variable "head_volume_gb" {
 }
 
 variable "workers" {
-  description = "Hardware profile -> its Auto Scaling group. desired_size is only the initial one."
+  description = "Hardware profile -> its Auto Scaling group, which is made without nodes."
   type = map(object({
     instance_type   = string
     min_size        = optional(number, 0)
     max_size        = number
-    desired_size    = number
     on_demand_base  = number
     spot_percentage = number
     volume_gb       = number
@@ -66,8 +65,8 @@ variable "workers" {
     error_message = "workers needs at least one profile; names are at most 40 letters, digits, dashes and underscores."
   }
   validation {
-    condition     = alltrue([for w in values(var.workers) : w.min_size <= w.desired_size && w.desired_size <= w.max_size])
-    error_message = "workers: every profile needs min_size <= desired_size <= max_size."
+    condition     = alltrue([for w in values(var.workers) : 0 <= w.min_size && w.min_size <= w.max_size])
+    error_message = "workers: every profile needs min_size <= max_size."
   }
   validation {
     condition     = alltrue([for w in values(var.workers) : w.spot_percentage >= 0 && w.spot_percentage <= 100])

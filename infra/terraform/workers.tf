@@ -46,11 +46,12 @@ resource "aws_launch_template" "workers" {
 
 # No lifecycle hook: a node that is scaled in shuts down, systemd stops its unit and Ray drains; a hook would only add a wait.
 resource "aws_autoscaling_group" "workers" {
-  for_each            = var.workers
-  name                = local.asg_names[each.key]
-  min_size            = each.value.min_size
-  max_size            = each.value.max_size
-  desired_capacity    = each.value.desired_size
+  for_each = var.workers
+  name     = local.asg_names[each.key]
+  min_size = each.value.min_size
+  max_size = each.value.max_size
+  # Nothing runs before something can end it: the fleet's commands give a lease first, then workers.
+  desired_capacity    = 0
   vpc_zone_identifier = aws_subnet.private[*].id
   # Balancing zones would end nodes that measure.
   suspended_processes = ["AZRebalance"]
@@ -85,7 +86,7 @@ resource "aws_autoscaling_group" "workers" {
   }
 
   lifecycle {
-    # The lease, the sweep and the idle alarm change it. So they do min_size when they scale to zero.
+    # The fleet's commands, the lease and the idle alarm change it. So they do min_size when they scale to zero.
     ignore_changes = [desired_capacity, min_size]
   }
 

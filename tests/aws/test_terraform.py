@@ -18,7 +18,6 @@ from tests.aws import emulated
 PROFILE = {
     "instance_type": "m7i.4xlarge",
     "max_size": 4,
-    "desired_size": 2,
     # moto starts the nodes on demand only.
     "on_demand_base": 2,
     "spot_percentage": 50,
@@ -33,7 +32,7 @@ SETTINGS = {
     "worker_image": "own/worker:1",
     "ttl_hours": 4,
     "head_volume_gb": 50,
-    "workers": {"m7i": PROFILE, "other": PROFILE | {"instance_type": "m7i.2xlarge", "desired_size": 0}},
+    "workers": {"m7i": PROFILE, "other": PROFILE | {"instance_type": "m7i.2xlarge"}},
 }
 Client = Callable[[str], Any]
 
@@ -81,6 +80,16 @@ def client(aws_endpoint: str) -> Client:
     return make
 
 
+def test_groups_are_made_without_nodes(fleet: dict[str, Any], client: Client) -> None:
+    groups = client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+
+    assert {group["AutoScalingGroupName"]: (group["DesiredCapacity"], group["MaxSize"]) for group in groups} == {
+        "tested-m7i": (0, 4),
+        "tested-other": (0, 4),
+    }
+    client("autoscaling").set_desired_capacity(AutoScalingGroupName="tested-m7i", DesiredCapacity=2)
+
+
 def test_head_and_workers_run_where_nothing_outside_reaches_them(fleet: dict[str, Any], client: Client) -> None:
     ec2 = client("ec2")
     nodes = [
@@ -106,17 +115,13 @@ def test_head_and_workers_run_where_nothing_outside_reaches_them(fleet: dict[str
     assert not any(permission["IpRanges"] or permission["Ipv6Ranges"] for permission in permissions)
 
 
-def test_groups_have_their_sizes_and_their_share_of_spot(fleet: dict[str, Any], client: Client) -> None:
+def test_groups_have_their_share_of_spot(fleet: dict[str, Any], client: Client) -> None:
     groups = {
         group["AutoScalingGroupName"]: group
         for group in client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
     }
 
     assert fleet["asg_names"] == {"m7i": "tested-m7i", "other": "tested-other"}
-    assert {name: (group["DesiredCapacity"], group["MaxSize"]) for name, group in groups.items()} == {
-        "tested-m7i": (2, 4),
-        "tested-other": (0, 4),
-    }
     distribution = groups["tested-m7i"]["MixedInstancesPolicy"]["InstancesDistribution"]
     assert (distribution["OnDemandBaseCapacity"], distribution["OnDemandPercentageAboveBaseCapacity"]) == (2, 50)
 

@@ -257,6 +257,41 @@ def test_scale_out_gives_a_lease(cloud: Aws, ctx: Context) -> None:
     assert resize(ctx, 4).workers_end_utc is not None
 
 
+def test_scale_out_is_refused_where_the_budget_leaves_no_time_to_measure(cloud: Aws, tmp_path: Path) -> None:
+    ctx = made(tmp_path, io.StringIO(), "cluster.budget_usd=5")
+    give_state(ctx, head_id(cloud))
+    resize(ctx, 1)
+
+    with pytest.raises(ConfigError, match=r"4 workers could run for 1\d min only: \$0.00 of cluster.budget_usd=5"):
+        resize(ctx, 4)
+    assert len(running(cloud)) == 1
+
+
+def test_scale_out_has_the_lease_that_its_own_cost_leaves(cloud: Aws, tmp_path: Path) -> None:
+    ctx = made(tmp_path, io.StringIO(), "cluster.budget_usd=18")
+    give_state(ctx, head_id(cloud))
+    resize(ctx, 1)
+
+    found = resize(ctx, 4)
+
+    assert found.workers_end_utc is not None
+    assert timedelta(minutes=55) < found.workers_end_utc - found.asked_utc < timedelta(minutes=65)
+
+
+def test_idle_alarm_of_before_does_not_end_what_is_scaled_out(cloud: Aws, ctx: Context) -> None:
+    give_state(ctx, head_id(cloud))
+    watch = cloud.client("cloudwatch")
+    watch.put_metric_alarm(
+        AlarmName=f"{GROUP}-idle", ComparisonOperator="LessThanThreshold", EvaluationPeriods=12, Threshold=5
+    )
+    watch.set_alarm_state(AlarmName=f"{GROUP}-idle", StateValue="ALARM", StateReason="idle for an hour")
+
+    resize(ctx, 4)
+
+    [alarm] = watch.describe_alarms(AlarmNames=[f"{GROUP}-idle"])["MetricAlarms"]
+    assert alarm["StateValue"] == "OK"
+
+
 def test_prices_of_today_come_with_date_and_source(cloud: Aws) -> None:
     profile = Hardware(name="x", instance_type=TYPE, usd_per_hour=4, usd_per_hour_date="2020-01-01")
     today = datetime.now(UTC).date().isoformat()

@@ -32,7 +32,6 @@ def test_variables_of_terraform_say_what_the_configuration_says() -> None:
         "r8i_16xlarge": {
             "instance_type": "r8i.16xlarge",
             "max_size": 7,
-            "desired_size": 1,
             "on_demand_base": 1,
             "spot_percentage": 50,
             "volume_gb": 200,

@@ -82,11 +82,9 @@ def test_spot_node_without_a_spot_price_counts_as_on_demand() -> None:
 
 
 def test_unknown_price_is_no_price_rather_than_nothing() -> None:
-    sizes = FleetSize(desired_size=1, max_size=1)
-
-    assert fleet_usd_per_hour(FLEET, [(XEON, sizes)]) == 4.5
-    assert fleet_usd_per_hour(FLEET, [(XEON, sizes), (UNPRICED, sizes)]) is None
-    assert fleet_usd_per_hour(FLEET, [(UNPRICED, FleetSize(desired_size=0, max_size=1))]) == 0.5
+    assert fleet_usd_per_hour(FLEET, [(XEON, 1)]) == 4.5
+    assert fleet_usd_per_hour(FLEET, [(XEON, 1), (UNPRICED, 1)]) is None
+    assert fleet_usd_per_hour(FLEET, [(UNPRICED, 0)]) == 0.5
 
 
 def test_cost_counts_every_node_from_launch_to_end() -> None:

@@ -53,7 +53,6 @@ variables {
     r8i_16xlarge = {
       instance_type   = "r8i.16xlarge"
       max_size        = 4
-      desired_size    = 2
       on_demand_base  = 1
       spot_percentage = 75
       volume_gb       = 200
@@ -63,7 +62,6 @@ variables {
     small = {
       instance_type   = "m7i.4xlarge"
       max_size        = 1
-      desired_size    = 0
       on_demand_base  = 0
       spot_percentage = 0
       volume_gb       = 100
@@ -250,7 +248,6 @@ run "values_that_could_carry_shell_or_do_not_fit_are_refused" {
       "a b" = {
         instance_type   = "m7i.large"
         max_size        = 1
-        desired_size    = 2
         on_demand_base  = 0
         spot_percentage = 101
         volume_gb       = 100
