@@ -7,34 +7,41 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pydantic import TypeAdapter
 from rich.console import Console
 
 from orchestrator.config import Fleet, FleetSize, Hardware, Strict, SweepConfig
 from orchestrator.errors import ConfigError, FleetFailed
-from orchestrator.fleet_aws import Aws, Group, aws_errors, emulation, groups_of, head_of, left_by_tag, nodes_of
+from orchestrator.fleet_aws import (
+    Aws,
+    Group,
+    aws_errors,
+    emulation,
+    groups_of,
+    head_of,
+    left_by_tag,
+    network_since,
+    nodes_of,
+)
 from orchestrator.fleet_head import nodes_alive_in_ray
 from orchestrator.fleet_lease import lease_of, scale, set_lease
 from orchestrator.fleet_money import (
     FleetNode,
     fleet_usd_per_hour,
     lease_end,
-    merged,
     running_usd_per_hour,
     spent_usd,
 )
+from orchestrator.fleet_nodes import NODES, remember
 from orchestrator.fleet_prices import priced
 from orchestrator.fleet_terraform import Terraform, tfvars
 
 READY_TIMEOUT_S = 1200.0
 """An instance boots in about a minute; the rest is for pulling vLLM's image."""
 POLL_S = 5.0
-NODES = "nodes.json"
 LEAST_LEASE_H = 0.5
 """A node that ends sooner has hardly fetched its image."""
 _PROFILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _ECR = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com/([^:@]+)(?::([^@]+)|@(sha256:.+))")
-_NODES = TypeAdapter(list[FleetNode])
 
 
 class GroupStatus(Strict):
@@ -64,6 +71,9 @@ class FleetStatus(Strict):
     usd_so_far: float | None
     """Launch times x prices; traffic, storage and taxes are not in it."""
     budget_usd: float | None
+    network_since_utc: datetime | None
+    """Since when the NAT gateway is billed, which only `fleet down` ends; None: there is none."""
+    network_usd_per_hour: float
 
 
 @dataclass(frozen=True)
@@ -189,14 +199,15 @@ def _lease_end(ctx: Context, num_nodes: int) -> datetime:
     now = datetime.now(UTC)
     nodes = known_nodes(ctx)
     head = head_of(nodes)
-    running = running_usd_per_hour(ctx.fleet, ctx.profiles, nodes)
+    network = network_since(ctx.aws, ctx.fleet.name)
+    running = running_usd_per_hour(ctx.fleet, ctx.profiles, nodes, has_network=network is not None)
     asked = fleet_usd_per_hour(ctx.fleet, [(hardware, num_nodes) for hardware in ctx.profiles])
     return lease_end(
         ctx.fleet,
         now,
         head.launched_utc if head else now,
         ctx.budget_usd,
-        spent_usd(ctx.fleet, ctx.profiles, nodes, now),
+        spent_usd(ctx.fleet, ctx.profiles, nodes, now, network),
         None if running is None or asked is None else max(running, asked),
     )
 
@@ -206,7 +217,7 @@ def _require_lease(ctx: Context, num_nodes: int) -> None:
     end = _lease_end(ctx, num_nodes)
     left_h = (end - datetime.now(UTC)).total_seconds() / 3600
     if num_nodes and left_h < min(LEAST_LEASE_H, ctx.fleet.ttl_hours) - 0.01:
-        spent = spent_usd(ctx.fleet, ctx.profiles, known_nodes(ctx))
+        spent = spent_usd(ctx.fleet, ctx.profiles, known_nodes(ctx), datetime.now(UTC))
         raise ConfigError(
             f"{num_nodes} workers could run for {max(0.0, 60 * left_h):.0f} min only: {usd(spent)} of "
             f"cluster.budget_usd={ctx.budget_usd} are spent, and cluster.aws.max_hours={ctx.fleet.max_hours:g} end the "
@@ -221,6 +232,7 @@ def status(ctx: Context) -> FleetStatus:
     nodes = known_nodes(ctx)
     groups = groups_of(ctx.aws, ctx.fleet.name)
     ends = [lease_of(ctx.aws, group) for group in groups]
+    network = network_since(ctx.aws, ctx.fleet.name)
     head = head_of(nodes)
     return FleetStatus(
         name=ctx.fleet.name,
@@ -231,9 +243,11 @@ def status(ctx: Context) -> FleetStatus:
         groups=tuple(_group_status(group, end) for group, end in zip(groups, ends, strict=True)),
         nodes=tuple(nodes),
         workers_end_utc=max(known) if (known := [end for end in ends if end]) and None not in ends else None,
-        usd_per_hour=running_usd_per_hour(ctx.fleet, profiles, nodes),
-        usd_so_far=spent_usd(ctx.fleet, profiles, nodes, now),
+        usd_per_hour=running_usd_per_hour(ctx.fleet, profiles, nodes, has_network=network is not None),
+        usd_so_far=spent_usd(ctx.fleet, profiles, nodes, now, network),
         budget_usd=ctx.budget_usd,
+        network_since_utc=network,
+        network_usd_per_hour=ctx.fleet.network_usd_per_hour,
     )
 
 
@@ -257,13 +271,7 @@ def resize(ctx: Context, num_nodes: int) -> FleetStatus:
 
 def known_nodes(ctx: Context) -> list[FleetNode]:
     """Every machine that the fleet had, as far as it was looked at from here: EC2 soon forgets those that ended."""
-    path = ctx.folder / NODES
-    known = _NODES.validate_json(path.read_bytes()) if path.exists() else []
-    nodes = merged(known, nodes_of(ctx.aws, ctx.fleet.name), datetime.now(UTC))
-    if nodes:
-        ctx.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.write_bytes(_NODES.dump_json(nodes, indent=1))
-    return nodes
+    return remember(ctx.folder / NODES, nodes_of(ctx.aws, ctx.fleet.name), datetime.now(UTC))
 
 
 def _require_budget(ctx: Context, workers: Sequence[tuple[Hardware, FleetSize]]) -> float | None:

@@ -90,6 +90,14 @@ def nodes_of(aws: Aws, fleet: str) -> list[FleetNode]:
     return sorted(found, key=lambda node: (node.role, node.group or "", node.launched_utc, node.id))
 
 
+def network_since(aws: Aws, fleet: str) -> datetime | None:
+    """When its NAT gateway was made, which is billed until `fleet down`; None: there is none."""
+    with aws_errors(f"looking for the NAT gateway of fleet {fleet}"):
+        found = aws.client("ec2").describe_nat_gateways(Filter=_tag_filter(fleet))["NatGateways"]
+    made = [gateway["CreateTime"] for gateway in found if gateway["State"] in ("pending", "available")]
+    return min(made).astimezone(UTC) if made else None
+
+
 def head_of(nodes: Sequence[FleetNode]) -> FleetNode | None:
     """The newest head that is not ended."""
     heads = [node for node in nodes if node.role == "head" and node.ended_utc is None]

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from orchestrator.errors import FleetFailed
-from orchestrator.fleet import NODES, Context, known_nodes, usd
-from orchestrator.fleet_aws import Aws, aws_errors, groups_of, left_by_tag, nodes_of
+from orchestrator.fleet import Context, known_nodes, usd
+from orchestrator.fleet_aws import Aws, aws_errors, groups_of, left_by_tag, network_since, nodes_of
 from orchestrator.fleet_lease import release
 from orchestrator.fleet_money import spent_usd
+from orchestrator.fleet_nodes import NODES
 
 KEPT = ("aws_s3_bucket", "aws_kms_key.", "aws_kms_alias.")
 """Beginnings of addresses: the bucket with its settings, and the key without which nobody can read what is in it."""
@@ -26,7 +27,7 @@ def down(ctx: Context, delete_results: bool = False, listed_timeout_s: float = L
         FleetFailed: something is left; the message says what.
     """
     fleet, say = ctx.fleet, ctx.console.print
-    nodes = known_nodes(ctx)
+    nodes, network = known_nodes(ctx), network_since(ctx.aws, fleet.name)
     _end_machines(ctx.aws, fleet.name)
     if ctx.terraform.has_state:
         kept = _destroy(ctx, delete_results)
@@ -35,7 +36,7 @@ def down(ctx: Context, delete_results: bool = False, listed_timeout_s: float = L
         _end_by_tag(ctx.aws, fleet.name)
         kept, advice = [], f"{ctx.folder} has no state of it, so remove that by hand"
     left = _left(ctx.aws, fleet.name, kept, listed_timeout_s)
-    cost = spent_usd(fleet, ctx.profiles, known_nodes(ctx))
+    cost = spent_usd(fleet, ctx.profiles, known_nodes(ctx), datetime.now(UTC), network)
     say(f"{len(nodes)} machines in all, {usd(cost)} by launch times and prices", highlight=False)
     if left:
         raise FleetFailed(f"still there with the tag of fleet {fleet.name}: {', '.join(left)}; {advice}")

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from rich.console import Console
 
@@ -14,7 +15,8 @@ from orchestrator.config import Fleet, SweepConfig
 from orchestrator.errors import FleetFailed, OrchestratorError
 from orchestrator.fleet_aws import Aws, groups_of, head_of, nodes_of
 from orchestrator.fleet_lease import release, set_lease
-from orchestrator.fleet_money import FleetNode, lease_end, merged, running_usd_per_hour, spent_usd
+from orchestrator.fleet_money import lease_end, running_usd_per_hour, spent_usd
+from orchestrator.fleet_nodes import NODES, remember
 from orchestrator.sweep_dir import SweepDir
 
 LONGEST_PERIOD_S = 600.0
@@ -45,7 +47,8 @@ class LeaseKeeper:
     def __init__(self, config: SweepConfig, fleet: Fleet, console: Console) -> None:
         self.aws = Aws(fleet.region)
         self._config, self._fleet, self._console = config, fleet, console
-        self._nodes: list[FleetNode] = []
+        self._known = Path(config.results_dir) / f"{fleet.name}-{NODES}"
+        """For all sweeps of this fleet, which share its budget."""
         self._is_cut = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
@@ -65,16 +68,16 @@ class LeaseKeeper:
         groups = groups_of(self.aws, fleet.name)
         if not groups:
             raise FleetFailed(f"no group of workers carries the tag of fleet {fleet.name}; is it down?")
-        self._nodes = merged(self._nodes, nodes_of(self.aws, fleet.name), now)
+        nodes = remember(self._known, nodes_of(self.aws, fleet.name), now)
         profiles = (self._config.hardware,)
-        head = head_of(self._nodes)
+        head = head_of(nodes)
         end = lease_end(
             fleet,
             now,
-            head.launched_utc if head else min((node.launched_utc for node in self._nodes), default=now),
+            head.launched_utc if head else min((node.launched_utc for node in nodes), default=now),
             self._config.cluster.budget_usd,
-            spent_usd(fleet, profiles, self._nodes, now),
-            running_usd_per_hour(fleet, profiles, self._nodes),
+            spent_usd(fleet, profiles, nodes, now),
+            running_usd_per_hour(fleet, profiles, nodes),
         )
         set_lease(self.aws, groups, end)
         self._tell_if_cut(now, end)

@@ -52,30 +52,41 @@ def fleet_usd_per_hour(fleet: Fleet, workers: Sequence[tuple[Hardware, int]]) ->
 
 
 def spent_usd(
-    fleet: Fleet, profiles: Sequence[Hardware], nodes: Iterable[FleetNode], now: datetime | None = None
+    fleet: Fleet,
+    profiles: Sequence[Hardware],
+    nodes: Sequence[FleetNode],
+    now: datetime,
+    network_since: datetime | None = None,
 ) -> float | None:
-    """Launch times x prices of all nodes, with what the fleet costs besides while its head is there.
+    """Launch times x prices of all nodes and of the network.
 
     None: a worker is of a type that no profile prices.
+
+    Args:
+        network_since: when the NAT gateway that is there was made; None: it lived as long as the heads.
     """
     by_type = {hardware.instance_type: hardware for hardware in profiles}
-    now = now or datetime.now(UTC)
+    head_hours = sum(node.hours(now) for node in nodes if node.role == "head")
+    network_hours = max(head_hours, (now - (network_since or now)).total_seconds() / 3600)
 
     def cost(node: FleetNode) -> float | None:
         if node.role == "head":
-            return node.hours(now) * fleet.fixed_usd_per_hour
+            return node.hours(now) * fleet.head_usd_per_hour
         hardware = by_type.get(node.instance_type)
         price = price_of(hardware, node.market) if hardware else None
         return None if price is None else node.hours(now) * price
 
-    return _sum(cost(node) for node in nodes)
+    return _sum([*(cost(node) for node in nodes), network_hours * fleet.network_usd_per_hour])
 
 
-def running_usd_per_hour(fleet: Fleet, profiles: Sequence[Hardware], nodes: Iterable[FleetNode]) -> float | None:
-    """Of the nodes that are billed now; None: a worker's price is missing."""
+def running_usd_per_hour(
+    fleet: Fleet, profiles: Sequence[Hardware], nodes: Iterable[FleetNode], *, has_network: bool = False
+) -> float | None:
+    """Of the nodes that are billed now, and of a network without a head; None: a worker's price is missing."""
     now = datetime.now(UTC)
-    hour = [node.model_copy(update={"launched_utc": now - timedelta(hours=1)}) for node in nodes if not node.ended_utc]
-    return spent_usd(fleet, profiles, hour, now)
+    begun = now - timedelta(hours=1)
+    hour = [node.model_copy(update={"launched_utc": begun}) for node in nodes if not node.ended_utc]
+    return spent_usd(fleet, profiles, hour, now, begun if has_network else None)
 
 
 def lease_end(

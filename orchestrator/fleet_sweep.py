@@ -17,6 +17,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.fleet import Context, renew
 from orchestrator.fleet_aws import Aws, groups_of
 from orchestrator.fleet_head import forward_command, on_head, session_command
+from orchestrator.fleet_nodes import NODES, remember, remembered
 from orchestrator.fleet_prices import priced
 
 CONFIG = "config.yaml"
@@ -43,7 +44,7 @@ def start_sweep(ctx: Context, config: SweepConfig) -> None:
             f"fleet {ctx.fleet.name} has no workers (released, or its lease has ended); `orchestrator fleet scale 1`"
         )
     renew(ctx)
-    uri = _send_inputs(for_head(config, ctx.aws, outputs), outputs["results_bucket"])
+    uri = _send_inputs(for_head(config, ctx.aws, outputs), outputs["results_bucket"], ctx.folder / NODES)
     head_id, region = outputs["head_instance_id"], ctx.fleet.region
     job = f"{config.name}-{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
     ray_job = ["ray", "job"]
@@ -102,11 +103,14 @@ def fetched_sweep(uri: str, folder: Path = HEAD_FOLDER) -> SweepConfig:
     inputs = folder / "inputs" / match[1]
     download_folder(uri, inputs)
     config = load_yaml(inputs / CONFIG)
+    if config.cluster.aws is not None:
+        remember(folder / f"{config.cluster.aws.name}-{NODES}", remembered(inputs / NODES), datetime.now(UTC))
     return _with_data_files(config, lambda name, file: str(inputs / file))
 
 
-def _send_inputs(config: SweepConfig, bucket: str) -> str:
-    """Where the head finds configuration and prompts: named after their content, so that nothing is overwritten."""
+def _send_inputs(config: SweepConfig, bucket: str, nodes: Path) -> str:
+    """Where the head finds configuration, prompts and the fleet's machines of before, which count towards the budget:
+    named after their content, so that nothing is overwritten."""
     with tempfile.TemporaryDirectory(prefix="specsweep-") as temporary:
         folder = Path(temporary)
 
@@ -120,6 +124,8 @@ def _send_inputs(config: SweepConfig, bucket: str) -> str:
 
         text = to_yaml(_with_data_files(config, copied))
         (folder / CONFIG).write_text(text, encoding="utf-8")
+        if nodes.exists():
+            shutil.copyfile(nodes, folder / NODES)
         digest = hashlib.sha256()
         for path in sorted(folder.iterdir()):
             digest.update(hashlib.sha256(path.read_bytes()).digest())

@@ -46,7 +46,10 @@ def _lines(status: FleetStatus) -> Iterable[str]:
         yield f"Fleet {status.name} in {status.region} has no head{workers}"
     elif status.head_ends_utc:
         yield f"Head {status.head_id} shuts itself down at {_minute(status.head_ends_utc)}"
-    if status.nodes:
+    if status.network_since_utc and status.head_id is None:
+        hourly = usd(status.network_usd_per_hour)
+        yield f"Its NAT gateway costs {hourly} an hour until `orchestrator fleet down`"
+    if status.nodes or status.network_since_utc:
         budget = "" if status.budget_usd is None else f" of {usd(status.budget_usd)}"
         hourly = usd(status.usd_per_hour)
         yield f"Cost: {usd(status.usd_so_far)}{budget} so far, {hourly} an hour (without traffic and storage)"

@@ -50,8 +50,9 @@ class Fleet(Strict):
     """The lease: how long after `fleet up`, or after a running sweep's last renewal, the workers end by themselves."""
     max_hours: float = Field(gt=0)
     """No renewal goes beyond this age of the fleet; the head shuts itself down then."""
-    fixed_usd_per_hour: float = Field(ge=0)
-    """What the fleet costs without workers: head, NAT gateway, addresses."""
+    head_usd_per_hour: float = Field(ge=0)
+    network_usd_per_hour: float = Field(ge=0)
+    """NAT gateway and its address, until `fleet down`."""
     release_at_end: bool = True
     """The end of a sweep scales the workers to zero."""
     model_mirror: str | None = Field(default=None, pattern=r"^s3://[a-z0-9.-]+(/[A-Za-z0-9._/-]*)?$")
@@ -68,6 +69,11 @@ class Fleet(Strict):
         if self.ttl_hours > self.max_hours:
             raise ValueError(f"ttl_hours must be at most max_hours={self.max_hours:g}, but got {self.ttl_hours:g}")
         return self
+
+    @property
+    def fixed_usd_per_hour(self) -> float:
+        """What the fleet costs without workers."""
+        return self.head_usd_per_hour + self.network_usd_per_hour
 
     def size_of(self, profile: str) -> FleetSize | None:
         return self.sizes.get(profile) or self.sizes.get("default")

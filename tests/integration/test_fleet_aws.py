@@ -18,12 +18,13 @@ from rich.console import Console
 from orchestrator.compose import compose
 from orchestrator.config import Fleet, Hardware, SweepConfig
 from orchestrator.errors import ConfigError, FleetFailed
-from orchestrator.fleet import NODES, Context, context, preflight, renew, resize, status
+from orchestrator.fleet import Context, context, known_nodes, preflight, renew, resize, status
 from orchestrator.fleet_aws import TAG, Aws, groups_of, left_by_tag, nodes_of
 from orchestrator.fleet_down import down
 from orchestrator.fleet_head import on_head, session_command
 from orchestrator.fleet_keeper import LeaseKeeper
 from orchestrator.fleet_lease import ACTION, lease_of, release, set_lease
+from orchestrator.fleet_nodes import NODES, remember
 from orchestrator.fleet_prices import priced
 from orchestrator.fleet_sweep import fetched_sweep, for_head, start_sweep
 from orchestrator.fleet_text import print_status
@@ -155,6 +156,23 @@ def test_status_tells_nodes_cost_and_end(ctx: Context, said: io.StringIO) -> Non
     assert "$13.49 an hour" in said.getvalue()
 
 
+def test_network_without_a_head_is_told_and_counted(cloud: Aws, ctx: Context, said: io.StringIO) -> None:
+    ec2 = cloud.client("ec2")
+    subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+    tags = [{"ResourceType": "natgateway", "Tags": [{"Key": TAG, "Value": "specsweep"}]}]
+    gateway = ec2.create_nat_gateway(SubnetId=subnet, TagSpecifications=tags)["NatGateway"]["NatGatewayId"]
+    release(cloud, "specsweep")
+    ec2.terminate_instances(InstanceIds=[head_id(cloud)])
+
+    found = status(ctx)
+    print_status(found, ctx.console)
+    ec2.delete_nat_gateway(NatGatewayId=gateway)
+
+    assert found.usd_per_hour == pytest.approx(0.05)
+    assert "NAT gateway costs $0.05 an hour until `orchestrator fleet down`" in said.getvalue()
+    assert status(ctx).usd_per_hour == 0
+
+
 def test_group_without_a_lease_is_told_loudly(ctx: Context, said: io.StringIO) -> None:
     found = status(ctx)
     print_status(found, ctx.console)
@@ -190,8 +208,10 @@ def test_lease_in_the_past_is_set_to_the_soonest_time_that_aws_takes(cloud: Aws)
     assert timedelta(seconds=50) < end - datetime.now(UTC) <= timedelta(minutes=1)
 
 
-def test_running_sweep_moves_the_lease_on_and_leaves_it_when_killed(cloud: Aws, said: io.StringIO) -> None:
-    config = compose([*OVERRIDES, "cluster.aws.ttl_hours=0.001"])
+def test_running_sweep_moves_the_lease_on_and_leaves_it_when_killed(
+    cloud: Aws, tmp_path: Path, said: io.StringIO
+) -> None:
+    config = compose([*OVERRIDES, "cluster.aws.ttl_hours=0.001", f"results_dir={tmp_path}"])
     with LeaseKeeper(config, fleet_of(config), Console(file=said)):
         groups = groups_of(cloud, "specsweep")
         first = lease_of(cloud, groups[0])
@@ -204,8 +224,8 @@ def test_running_sweep_moves_the_lease_on_and_leaves_it_when_killed(cloud: Aws, 
     assert later > first
 
 
-def test_running_sweep_says_when_the_budget_ends_the_fleet(cloud: Aws, said: io.StringIO) -> None:
-    config = compose([*OVERRIDES, "cluster.budget_usd=10"])
+def test_running_sweep_says_when_the_budget_ends_the_fleet(cloud: Aws, tmp_path: Path, said: io.StringIO) -> None:
+    config = compose([*OVERRIDES, "cluster.budget_usd=10", f"results_dir={tmp_path}"])
     keeper = LeaseKeeper(config, fleet_of(config), Console(file=said, width=300))
 
     end = keeper.renew()
@@ -215,8 +235,8 @@ def test_running_sweep_says_when_the_budget_ends_the_fleet(cloud: Aws, said: io.
     assert f"The workers end at {end:%Y-%m-%d %H:%M} UTC" in said.getvalue()
 
 
-def test_sweep_on_a_fleet_that_is_gone_is_refused(cloud: Aws, said: io.StringIO) -> None:
-    config = compose([*OVERRIDES, "cluster.aws.name=other"])
+def test_sweep_on_a_fleet_that_is_gone_is_refused(cloud: Aws, tmp_path: Path, said: io.StringIO) -> None:
+    config = compose([*OVERRIDES, "cluster.aws.name=other", f"results_dir={tmp_path}"])
 
     with pytest.raises(FleetFailed, match="no group of workers carries the tag of fleet other"):
         LeaseKeeper(config, fleet_of(config), Console(file=said)).renew()
@@ -386,6 +406,34 @@ def test_sweep_goes_to_the_head_with_its_prompts_and_comes_back_the_same(
     lease = lease_of(cloud, groups_of(cloud, "specsweep")[0])
     assert lease is not None
     assert lease > datetime.now(UTC)
+
+
+def test_budget_counts_what_ended_before_the_sweep_was_sent_to_the_head(
+    cloud: Aws, tmp_path: Path, said: io.StringIO
+) -> None:
+    own = ["cluster.budget_usd=60"]
+    ctx = made(tmp_path, said, *own)
+    give_state(ctx, head_id(cloud))
+    [first, *_] = [node for node in known_nodes(ctx) if node.role == "worker"]
+    ended = datetime.now(UTC) - timedelta(hours=2)
+    forgotten = first.model_copy(
+        update={"id": "i-before", "launched_utc": ended - timedelta(hours=10.5), "ended_utc": ended}
+    )
+    remember(ctx.folder / NODES, [forgotten], ended)
+
+    start_sweep(ctx, compose([*OVERRIDES, *own]))
+    *_, command = [c for c in cloud.client("ssm").list_commands()["Commands"] if "submit" in str(c["Parameters"])]
+    uri = run_with_stub_docker(command["Parameters"]["commands"][0], tmp_path)[-1]
+    sent = fetched_sweep(uri, tmp_path / "head")
+    sent = sent.model_copy(update={"results_dir": str(tmp_path / "head")})
+    now = datetime.now(UTC)
+    left = LeaseKeeper(sent, fleet_of(sent), Console(file=said)).renew() - now
+
+    # $46.68 are spent; three workers and the rest take $13.49 an hour.
+    assert timedelta(minutes=57) < left < timedelta(minutes=61)
+    assert LeaseKeeper(sent, fleet_of(sent), Console(file=said)).renew() - now == pytest.approx(
+        left, abs=timedelta(seconds=30)
+    )
 
 
 def test_same_sweep_sent_twice_lies_once_in_the_bucket(cloud: Aws, ctx: Context) -> None:

@@ -308,7 +308,8 @@ FLEET: dict[str, object] = {
     "sizes": {"default": {"desired_size": 1, "max_size": 4}, "big": {"desired_size": 0, "max_size": 1}},
     "ttl_hours": 4,
     "max_hours": 24,
-    "fixed_usd_per_hour": 0.15,
+    "head_usd_per_hour": 0.1,
+    "network_usd_per_hour": 0.05,
 }
 
 

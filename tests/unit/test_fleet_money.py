@@ -24,7 +24,8 @@ FLEET = Fleet(
     sizes={"default": FleetSize(desired_size=1, max_size=4)},
     ttl_hours=4,
     max_hours=24,
-    fixed_usd_per_hour=0.5,
+    head_usd_per_hour=0.4,
+    network_usd_per_hour=0.1,
 )
 XEON = Hardware(name="xeon", instance_type="r8i.16xlarge", usd_per_hour=4, spot_usd_per_hour=1)
 UNPRICED = Hardware(name="new", instance_type="r9i.16xlarge")
@@ -92,6 +93,16 @@ def test_cost_counts_every_node_from_launch_to_end() -> None:
 
     assert spent_usd(FLEET, [XEON], nodes, NOW) == pytest.approx(3 * 0.5 + 3 * 4 + 1 * 4 + 2 * 1)
     assert running_usd_per_hour(FLEET, [XEON], nodes) == pytest.approx(0.5 + 4 + 1)
+
+
+def test_network_costs_until_it_is_gone_also_when_the_head_has_ended() -> None:
+    ended = [head(10).model_copy(update={"ended_utc": NOW - hours(6)})]
+
+    assert spent_usd(FLEET, [XEON], ended, NOW) == pytest.approx(4 * 0.5)
+    assert spent_usd(FLEET, [XEON], ended, NOW, network_since=NOW - hours(10)) == pytest.approx(4 * 0.4 + 10 * 0.1)
+    assert running_usd_per_hour(FLEET, [XEON], ended) == 0
+    assert running_usd_per_hour(FLEET, [XEON], ended, has_network=True) == pytest.approx(0.1)
+    assert running_usd_per_hour(FLEET, [XEON], [head(1)], has_network=True) == pytest.approx(0.5)
 
 
 def test_cost_of_a_type_that_no_profile_prices_is_not_known() -> None:

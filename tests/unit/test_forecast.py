@@ -23,7 +23,8 @@ FLEET = {
     "sizes": {"default": {"desired_size": 2, "max_size": 4}},
     "ttl_hours": 1,
     "max_hours": 2,
-    "fixed_usd_per_hour": 0.25,
+    "head_usd_per_hour": 0.2,
+    "network_usd_per_hour": 0.05,
 }
 PastSweep = tuple[str, Plan, list[BlockRecord], list[VisitRecord]]
 
