@@ -34,6 +34,7 @@ from orchestrator.fleet_money import (
 from orchestrator.fleet_nodes import NODES, remember
 from orchestrator.fleet_prices import priced
 from orchestrator.fleet_terraform import Terraform, tfvars
+from orchestrator.fleet_zones import find_zones
 
 READY_TIMEOUT_S = 1200.0
 """An instance boots in about a minute; the rest is for pulling vLLM's image."""
@@ -131,7 +132,7 @@ def up(ctx: Context, ready_timeout_s: float = READY_TIMEOUT_S) -> FleetStatus:
         FleetFailed: what is there stays, with its lease; `fleet down` removes it.
     """
     fleet, say = ctx.fleet, ctx.console.print
-    preflight(ctx)
+    zones = preflight(ctx)
     workers = [(priced(hardware, ctx.aws), size) for hardware, size in ctx.workers]
     hourly = _require_budget(ctx, workers)
     say(
@@ -142,7 +143,7 @@ def up(ctx: Context, ready_timeout_s: float = READY_TIMEOUT_S) -> FleetStatus:
         soft_wrap=True,
     )
     _require_lease(ctx, _desired(ctx))
-    ctx.terraform.apply(tfvars(ctx.fleet, ctx.workers, emulation()))
+    ctx.terraform.apply(tfvars(ctx.fleet, ctx.workers, zones, emulation()))
     _start_workers(ctx)
     _wait_ready(ctx, ready_timeout_s)
     return status(ctx)
@@ -163,8 +164,8 @@ def _desired(ctx: Context) -> int:
     return size.desired_size
 
 
-def preflight(ctx: Context) -> None:
-    """What can be known to fail before anything is made.
+def preflight(ctx: Context) -> tuple[str, ...]:
+    """What can be known to fail before anything is made; the zones that the fleet is to lie in.
 
     Raises:
         ConfigError: with what to change.
@@ -180,9 +181,10 @@ def preflight(ctx: Context) -> None:
             f"{ctx.fleet.region} has a fleet named {ctx.fleet.name} already ({len(left)} resources, as {left[0]}), but "
             f"{ctx.folder} has no state of it; run from the folder that made it, or give cluster.aws.name=ANOTHER"
         )
-    _require_offered(ctx, [ctx.fleet.head_instance_type, *(str(h.instance_type) for h in ctx.profiles)])
+    zones = _zones(ctx)
     for image in (ctx.fleet.head_image, ctx.fleet.worker_image):
         _require_image(ctx.aws, image)
+    return zones
 
 
 def renew(ctx: Context, num_nodes: int = 0) -> datetime | None:
@@ -290,14 +292,10 @@ def _require_budget(ctx: Context, workers: Sequence[tuple[Hardware, FleetSize]])
     return hourly
 
 
-def _require_offered(ctx: Context, instance_types: Sequence[str]) -> None:
-    with aws_errors("asking which instance types the region has"):
-        offered = ctx.aws.client("ec2").describe_instance_type_offerings(
-            Filters=[{"Name": "instance-type", "Values": sorted(set(instance_types))}]
-        )["InstanceTypeOfferings"]
-    missing = set(instance_types) - {offer["InstanceType"] for offer in offered}
-    if missing:
-        raise ConfigError(f"{', '.join(sorted(missing))}: not offered in {ctx.fleet.region}; choose cluster.aws.region")
+def _zones(ctx: Context) -> tuple[str, ...]:
+    """Where the network lies already, else where the instance types are: another choice would remake it."""
+    made = ctx.terraform.outputs().get("availability_zones")
+    return tuple(made or find_zones(ctx.aws, ctx.fleet, [str(hardware.instance_type) for hardware in ctx.profiles]))
 
 
 def _require_image(aws: Aws, image: str) -> None:

@@ -21,12 +21,14 @@ MODULE = Path(__file__).parents[1] / "infra" / "terraform"
 TFVARS = "fleet.auto.tfvars.json"
 
 
-def tfvars(fleet: Fleet, workers: Sequence[tuple[Hardware, FleetSize]], aws_endpoint: str | None) -> dict[str, Any]:
+def tfvars(
+    fleet: Fleet, workers: Sequence[tuple[Hardware, FleetSize]], zones: Sequence[str], aws_endpoint: str | None
+) -> dict[str, Any]:
     """The module's variables but the secret ones, which never lie in a file."""
     return {
         "name": fleet.name,
         "region": fleet.region,
-        "availability_zones": list(fleet.availability_zones),
+        "availability_zones": list(zones),
         "vpc_cidr": fleet.vpc_cidr,
         "head_instance_type": fleet.head_instance_type,
         "head_volume_gb": fleet.head_volume_gb,

@@ -1,15 +1,6 @@
 # Nodes have private addresses only. They reach registries, the Hugging Face hub and AWS through one NAT gateway, and S3
 # through a gateway endpoint, which costs nothing. Nothing from outside reaches them: people come in through Session Manager.
 
-data "aws_availability_zones" "available" {
-  #checkov:skip=CKV_AWS_394:Only the first two are taken, so one more zone changes nothing
-  state = "available"
-}
-
-locals {
-  zones = length(var.availability_zones) > 0 ? var.availability_zones : slice(data.aws_availability_zones.available.names, 0, 2)
-}
-
 resource "aws_vpc" "fleet" {
   cidr_block           = var.vpc_cidr
   enable_dns_support   = true
@@ -23,17 +14,17 @@ resource "aws_default_security_group" "closed" {
 }
 
 resource "aws_subnet" "private" {
-  count             = length(local.zones)
+  count             = length(var.availability_zones)
   vpc_id            = aws_vpc.fleet.id
-  availability_zone = local.zones[count.index]
+  availability_zone = var.availability_zones[count.index]
   cidr_block        = cidrsubnet(var.vpc_cidr, 4, count.index)
-  tags              = { Name = "${var.name}-private-${local.zones[count.index]}" }
+  tags              = { Name = "${var.name}-private-${var.availability_zones[count.index]}" }
 }
 
 # Holds the NAT gateway and nothing else.
 resource "aws_subnet" "public" {
   vpc_id            = aws_vpc.fleet.id
-  availability_zone = local.zones[0]
+  availability_zone = var.availability_zones[0]
   cidr_block        = cidrsubnet(var.vpc_cidr, 8, 255)
   tags              = { Name = "${var.name}-public" }
 }
@@ -83,7 +74,7 @@ resource "aws_route" "private_out" {
 }
 
 resource "aws_route_table_association" "private" {
-  count          = length(local.zones)
+  count          = length(var.availability_zones)
   subnet_id      = aws_subnet.private[count.index].id
   route_table_id = aws_route_table.private.id
 }

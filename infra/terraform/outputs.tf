@@ -3,6 +3,11 @@ output "region" {
   value       = var.region
 }
 
+output "availability_zones" {
+  description = "Of the private subnets, the head's first."
+  value       = var.availability_zones
+}
+
 output "head_instance_id" {
   description = "For Session Manager."
   value       = aws_instance.head.id

@@ -17,12 +17,11 @@ variable "region" {
 }
 
 variable "availability_zones" {
-  description = "Zones of the private subnets; empty: the first two of the region."
+  description = "Zones of the private subnets, the head's first."
   type        = list(string)
-  default     = []
   validation {
-    condition     = length(var.availability_zones) <= 8
-    error_message = "availability_zones takes at most eight zones."
+    condition     = length(var.availability_zones) >= 1 && length(var.availability_zones) <= 8
+    error_message = "availability_zones takes one to eight zones."
   }
 }
 

@@ -32,7 +32,7 @@ class Fleet(Strict):
     """Prefix of everything's name, and the value of its tag `specsweep:fleet`."""
     region: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")
     availability_zones: tuple[Annotated[str, Field(pattern=r"^[a-z0-9-]+$")], ...] = ()
-    """Empty: the first two of the region."""
+    """To choose from; empty: all of the region but Local Zones."""
     vpc_cidr: str = Field(default="10.42.0.0/16", pattern=r"^[0-9.]+/[0-9]+$")
     head_instance_type: str = Field(default="m7i.large", pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")
     head_volume_gb: PositiveInt = 100

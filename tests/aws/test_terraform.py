@@ -28,6 +28,7 @@ PROFILE = {
 SETTINGS = {
     "name": "tested",
     "region": emulated.REGION,
+    "availability_zones": ["us-east-1a", "us-east-1b"],
     "head_image": "own/head:1",
     "worker_image": "own/worker:1",
     "ttl_hours": 4,

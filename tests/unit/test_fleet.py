@@ -26,7 +26,7 @@ def test_variables_of_terraform_say_what_the_configuration_says() -> None:
     size = config.cluster.aws.size_of("r8i_16xlarge")
     assert size is not None
 
-    written = tfvars(config.cluster.aws, [(config.hardware, size)], None)
+    written = tfvars(config.cluster.aws, [(config.hardware, size)], ["us-east-1b"], None)
 
     assert written["workers"] == {
         "r8i_16xlarge": {
@@ -40,6 +40,7 @@ def test_variables_of_terraform_say_what_the_configuration_says() -> None:
         }
     }
     assert (written["name"], written["region"], written["head_image"]) == ("specsweep", "us-east-1", "own/head:1")
+    assert written["availability_zones"] == ["us-east-1b"]
     assert written["ttl_hours"] == 24, "the head outlives the workers' lease"
     assert not {"ray_token", "mlflow_password", "hf_token"} & written.keys()
 

@@ -1,9 +1,6 @@
 # Rules that every fleet keeps, on a provider that makes nothing. Run: terraform test
 
 mock_provider "aws" {
-  mock_data "aws_availability_zones" {
-    defaults = { names = ["us-east-1a", "us-east-1b", "us-east-1c"] }
-  }
   mock_data "aws_caller_identity" {
     defaults = { account_id = "123456789012" }
   }
@@ -40,8 +37,11 @@ mock_provider "aws" {
 }
 
 variables {
-  name            = "mocked"
-  region          = "us-east-1"
+  name   = "mocked"
+  region = "us-east-1"
+
+  availability_zones = ["us-east-1a", "us-east-1b"]
+
   ttl_hours       = 24
   head_image      = "123456789012.dkr.ecr.us-east-1.amazonaws.com/own/head:1"
   worker_image    = "own/worker:1"
