@@ -89,7 +89,7 @@ class LeaseKeeper:
         self._is_cut = True
         self._console.print(
             f"The workers end at {end:%Y-%m-%d %H:%M} UTC, whatever is unmeasured then: cluster.aws.max_hours or "
-            "cluster.budget_usd allows no more. What is measured is kept, and a later sweep continues",
+            "cluster.budget_usd allows no more. What is measured is kept, and the same command continues",
             style="yellow",
             highlight=False,
         )

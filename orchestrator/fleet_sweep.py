@@ -5,17 +5,18 @@ import hashlib
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from orchestrator.artifacts import download_folder, upload_folder
 from orchestrator.compose import load_yaml, to_yaml
 from orchestrator.config import Dataset, SweepConfig, Tracking
-from orchestrator.errors import ConfigError
-from orchestrator.fleet import Context, renew
-from orchestrator.fleet_aws import Aws, groups_of
+from orchestrator.errors import ConfigError, FleetFailed
+from orchestrator.fleet import Context, known_nodes, renew
+from orchestrator.fleet_aws import Aws, groups_of, head_of
 from orchestrator.fleet_head import forward_command, on_head, session_command
 from orchestrator.fleet_nodes import NODES, remember, remembered
 from orchestrator.fleet_prices import priced
@@ -24,6 +25,7 @@ CONFIG = "config.yaml"
 HEAD_FOLDER = Path("/srv/specsweep/results")
 """On the head's volume, as its container sees it: results and fetched inputs outlive the container."""
 MLFLOW_PORT = 5000
+NUM_LOOKS, LOOK_EVERY_S = 8, 3.0
 _INPUTS = re.compile(r"s3://[a-z0-9.-]+/inputs/([0-9a-f]{64})")
 
 
@@ -53,6 +55,7 @@ def start_sweep(ctx: Context, config: SweepConfig) -> None:
         head_id,
         [*ray_job, "submit", "--no-wait", "--submission-id", job, "--", "orchestrator", "fleet", "run", uri],
     )
+    _require_begun(ctx, head_id, job)
     follow = {
         "Follow it": session_command(region, head_id, [*ray_job, "logs", "--follow", job]),
         "Stop it": session_command(region, head_id, [*ray_job, "stop", job]),
@@ -60,11 +63,34 @@ def start_sweep(ctx: Context, config: SweepConfig) -> None:
         "MLflow's password (user admin)": _password_command(region, outputs["secret_parameters"]["mlflow_password"]),
     }
     ctx.console.print(f"Started {job} on the head {head_id}; this machine may be switched off.", highlight=False)
+    if head := head_of(known_nodes(ctx)):
+        end = head.launched_utc + timedelta(hours=ctx.fleet.max_hours)
+        ctx.console.print(
+            f"The head ends at {end:%Y-%m-%d %H:%M} UTC (cluster.aws.max_hours), and the sweep with it.",
+            highlight=False,
+            soft_wrap=True,
+        )
     for what, command in follow.items():
         ctx.console.print(f"{what}:\n  {command}", highlight=False, markup=False, soft_wrap=True)
     ctx.console.print(
         f"Results: s3://{outputs['results_bucket']}/{config.name}/ at the end", highlight=False, soft_wrap=True
     )
+
+
+def _require_begun(ctx: Context, head_id: str, job: str) -> None:
+    """Watch the job's first seconds, in which a wrong image or configuration shows.
+
+    Raises:
+        FleetFailed: with the last line of its log.
+    """
+    for _ in range(NUM_LOOKS):
+        status = on_head(ctx.aws, head_id, ["ray", "job", "status", job])
+        if "FAILED" in status:
+            lines = on_head(ctx.aws, head_id, ["ray", "job", "logs", job]).strip().splitlines()
+            raise FleetFailed(f"{job} failed on the head {head_id} at once: {lines[-1] if lines else 'no log'}")
+        if "PENDING" not in status and "RUNNING" not in status:
+            return
+        time.sleep(LOOK_EVERY_S)
 
 
 def for_head(config: SweepConfig, aws: Aws, outputs: Mapping[str, Any]) -> SweepConfig:

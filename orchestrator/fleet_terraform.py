@@ -40,13 +40,13 @@ def tfvars(
         "ttl_hours": fleet.max_hours,  # of the head, which outlives the workers' lease
         "mlflow_allowed_hosts": list(fleet.mlflow_allowed_hosts),
         "aws_endpoint": aws_endpoint or "",
-        "secrets_version": fleet.secrets_version,
+        "hf_token_version": fleet.hf_token_version,
     }
 
 
 def new_secrets() -> dict[str, str]:
-    """As environment variables of Terraform. It stores them only where secrets_version is new, so that they may differ
-    from call to call, and nobody here needs to keep them."""
+    """As environment variables of Terraform. It stores them when it makes the fleet, and HF_TOKEN again where
+    hf_token_version is new: so they may differ from call to call, and nobody here needs to keep them."""
     return {
         "TF_VAR_ray_token": secrets.token_hex(32),
         "TF_VAR_mlflow_password": secrets.token_urlsafe(24),

@@ -15,10 +15,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from contextlib import suppress
 
 from pydantic import ValidationError
 
-from tasks.notice import Notice, any_under_way, lock_file, notice_file
+from orchestrator.errors import NodeUnavailable
+from tasks.notice import Notice, announced, any_under_way, lock_file, notice_file
 
 IMDS = "http://169.254.169.254"
 TOKEN_TTL_S = 21600
@@ -109,10 +111,14 @@ def wait_for_visits(notice: Notice, poll_s: float) -> None:
 
 
 def prepare() -> None:
-    """The lock for visits to share, and no notice from an earlier life of this node."""
+    """The lock for visits to share, and no notice from an earlier life of this node: one whose time has passed."""
     lock_file().parent.mkdir(parents=True, exist_ok=True)
     lock_file().touch()
-    notice_file().unlink(missing_ok=True)
+    with suppress(NodeUnavailable):
+        notice = announced()
+        if notice is None or notice.left_s > 0:
+            return  # this watcher was started again while its node goes down, where Ray must not come back
+    notice_file().unlink()
 
 
 def main(argv: Sequence[str]) -> int:

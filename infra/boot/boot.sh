@@ -27,6 +27,8 @@ if [[ $ROLE == head ]]; then
   arm_end "$TTL_S"
   UNITS=(specsweep-secrets specsweep-rescue specsweep-mlflow specsweep-head)
 else
+  # A worker that cannot boot only costs: powered off it is unhealthy, and its group makes another.
+  trap '[[ $? == 0 ]] || systemctl poweroff' EXIT
   UNITS=(specsweep-secrets specsweep-worker specsweep-interruption)
 fi
 retry dnf install --assumeyes --quiet docker

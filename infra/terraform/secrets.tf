@@ -41,14 +41,15 @@ resource "aws_kms_alias" "fleet" {
   target_key_id = aws_kms_key.fleet.key_id
 }
 
-# value_wo is sent to AWS and kept nowhere else.
+# value_wo is sent to AWS and kept nowhere else. Ray's token and MLflow's password are the fleet's for life: its head has
+# them in memory and in MLflow's database.
 resource "aws_ssm_parameter" "ray_token" {
   name             = "/specsweep/${var.name}/ray_token"
   description      = "Token of the Ray cluster"
   type             = "SecureString"
   key_id           = aws_kms_key.fleet.arn
   value_wo         = var.ray_token
-  value_wo_version = var.secrets_version
+  value_wo_version = 1
 }
 
 resource "aws_ssm_parameter" "mlflow_password" {
@@ -57,7 +58,7 @@ resource "aws_ssm_parameter" "mlflow_password" {
   type             = "SecureString"
   key_id           = aws_kms_key.fleet.arn
   value_wo         = var.mlflow_password
-  value_wo_version = var.secrets_version
+  value_wo_version = 1
 }
 
 resource "aws_ssm_parameter" "hf_token" {
@@ -67,7 +68,7 @@ resource "aws_ssm_parameter" "hf_token" {
   key_id      = aws_kms_key.fleet.arn
   # A parameter cannot be empty, and whether it exists cannot depend on a value that nothing may keep.
   value_wo         = var.hf_token == "" ? "none" : var.hf_token
-  value_wo_version = var.secrets_version
+  value_wo_version = var.hf_token_version
 }
 
 locals {

@@ -176,8 +176,8 @@ variable "hf_token" {
   }
 }
 
-variable "secrets_version" {
-  description = "Raise it to have the next apply write the secrets again."
+variable "hf_token_version" {
+  description = "Raise it to have the next apply write hf_token again."
   type        = number
   default     = 1
 }

@@ -61,8 +61,9 @@ class Fleet(Strict):
     """Bucket to make for results; None: named after the fleet and the account."""
     mlflow_allowed_hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9.*:-]+$")], ...] = ()
     """Names besides loopback and the head's own address by which MLflow may be asked."""
-    secrets_version: PositiveInt = 1
-    """One more makes the next `fleet up` replace Ray's token and MLflow's password."""
+    hf_token_version: PositiveInt = 1
+    """One more makes the next `fleet up` store HF_TOKEN anew, for nodes that boot after it. Ray's token and MLflow's
+    password are replaced by `fleet down` and `fleet up`."""
 
     @model_validator(mode="after")
     def _lease_within_lifetime(self) -> Self:

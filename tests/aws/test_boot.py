@@ -143,6 +143,25 @@ def test_containers_run_unprivileged_and_get_no_secret_as_argument(node: Node, s
     assert not [argument for argument in arguments for secret in SECRETS.values() if secret in argument]
 
 
+@pytest.mark.parametrize(("role", "is_powered_off"), [("worker", True), ("head", False)])
+def test_worker_that_cannot_boot_is_powered_off_for_its_group_to_replace(
+    node: Node, role: str, is_powered_off: bool
+) -> None:
+    for name, code in {"dnf": "exit 1", "sleep": "", "systemctl": f'echo "$@" >>{node.folder}/systemctl.log'}.items():
+        (node.programs / name).write_text(f"#!/bin/sh\n{code}\n", encoding="utf-8")
+        (node.programs / name).chmod(0o755)
+    with (node.folder / "node.env").open("a", encoding="utf-8") as settings:
+        settings.write(f"ROLE={role}\nTTL_S=60\n")
+    script = (node.folder / "boot.sh").read_text(encoding="utf-8")
+    (node.folder / "boot.sh").write_text(script.replace("/etc/systemd/system", str(node.folder)), encoding="utf-8")
+
+    with pytest.raises(subprocess.CalledProcessError):
+        node.run("boot.sh")
+
+    log = node.folder / "systemctl.log"
+    assert ("poweroff\n" in (log.read_text() if log.exists() else "")) == is_powered_off
+
+
 def test_worker_offers_its_profile_to_ray_under_its_instance_id(node: Node) -> None:
     node.run("worker.sh")
 

@@ -15,6 +15,7 @@ import pytest
 from botocore.stub import Stubber
 from rich.console import Console
 
+from orchestrator import fleet_sweep
 from orchestrator.compose import compose
 from orchestrator.config import Fleet, Hardware, SweepConfig
 from orchestrator.errors import ConfigError, FleetFailed
@@ -434,6 +435,17 @@ def test_budget_counts_what_ended_before_the_sweep_was_sent_to_the_head(
     assert LeaseKeeper(sent, fleet_of(sent), Console(file=said)).renew() - now == pytest.approx(
         left, abs=timedelta(seconds=30)
     )
+
+
+def test_job_that_fails_at_once_is_told_with_its_last_line(
+    cloud: Aws, ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_state(ctx, head_id(cloud))
+    answers = {"submit": "", "status": "Status for job 'x': FAILED", "logs": "Traceback ...\nNo module named 'boto3'\n"}
+    monkeypatch.setattr(fleet_sweep, "on_head", lambda aws, head, command: answers[command[2]])
+
+    with pytest.raises(FleetFailed, match=r"failed on the head i-.* at once: No module named 'boto3'"):
+        start_sweep(ctx, compose(OVERRIDES))
 
 
 def test_same_sweep_sent_twice_lies_once_in_the_bucket(cloud: Aws, ctx: Context) -> None:

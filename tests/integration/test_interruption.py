@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,20 @@ def test_command_runs_a_minute_before_the_end_whatever_still_runs(service: Imds)
 
     assert process.returncode == 1
     assert "a visit still runs " in log
+
+
+@pytest.mark.parametrize(("left_s", "stays"), [(60, True), (-1, False)])
+def test_watcher_that_starts_again_keeps_a_notice_whose_time_is_ahead(
+    service: Imds, left_s: float, stays: bool
+) -> None:
+    end = datetime.now(UTC) + timedelta(seconds=left_s)
+    notice.notice_file().parent.mkdir()
+    notice.notice_file().write_text(notice.Notice(action="terminate", time=end).model_dump_json())
+
+    with watcher(service, "true"):
+        until(lambda: service.asked != [])
+
+    assert notice.notice_file().exists() == stays
 
 
 def test_watcher_lives_through_a_worn_out_token_a_rebalance_and_a_broken_answer(service: Imds) -> None:
