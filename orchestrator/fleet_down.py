@@ -17,6 +17,8 @@ KEPT = ("aws_s3_bucket", "aws_kms_key.", "aws_kms_alias.")
 LISTED_TIMEOUT_S = 120.0
 """AWS lists what is deleted for a while."""
 POLL_S = 5.0
+BILLED = (":instance/", ":natgateway/", ":volume/", ":elastic-ip/", ":autoscaling:", ":s3:::", ":kms:", ":secret")
+"""In ARNs of what costs something as long as it is there."""
 
 
 def down(ctx: Context, delete_results: bool = False, listed_timeout_s: float = LISTED_TIMEOUT_S) -> None:
@@ -29,7 +31,8 @@ def down(ctx: Context, delete_results: bool = False, listed_timeout_s: float = L
     fleet, say = ctx.fleet, ctx.console.print
     nodes, network = known_nodes(ctx), network_since(ctx.aws, fleet.name)
     _end_machines(ctx.aws, fleet.name)
-    if ctx.terraform.has_state:
+    by_terraform = ctx.terraform.has_state
+    if by_terraform:
         kept = _destroy(ctx, delete_results)
         advice = "the same command tries again"
     else:
@@ -38,11 +41,19 @@ def down(ctx: Context, delete_results: bool = False, listed_timeout_s: float = L
     left = _left(ctx.aws, fleet.name, kept, listed_timeout_s)
     cost = spent_usd(fleet, ctx.profiles, known_nodes(ctx), datetime.now(UTC), network)
     say(f"{len(nodes)} machines in all, {usd(cost)} by launch times and prices", highlight=False)
-    if left:
+    if left and by_terraform and not any(part in arn for arn in left for part in BILLED):
+        say(
+            f"AWS still lists {', '.join(left)}: Terraform has removed that, it costs nothing, and the list is late",
+            style="yellow",
+            highlight=False,
+            soft_wrap=True,
+        )
+    elif left:
         raise FleetFailed(f"still there with the tag of fleet {fleet.name}: {', '.join(left)}; {advice}")
     if nodes:
         (ctx.folder / NODES).rename(ctx.folder / f"nodes-{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}.json")
-    say(f"Fleet {fleet.name} is down: nothing{' else' if kept else ''} with its tag is left", highlight=False)
+    elsewhere = " else" if kept or left else ""
+    say(f"Fleet {fleet.name} is down: nothing{elsewhere} with its tag is left", highlight=False)
 
 
 def _destroy(ctx: Context, delete_results: bool) -> list[str]:

@@ -6,7 +6,9 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from orchestrator.fleet_lease import ACTION, lease_of, release, set_lease
 from orchestrator.fleet_nodes import NODES, remember
 from orchestrator.fleet_prices import priced
 from orchestrator.fleet_sweep import fetched_sweep, for_head, start_sweep
+from orchestrator.fleet_terraform import Terraform
 from orchestrator.fleet_text import print_status
 from tests.integration import aws
 from tests.integration.sweeping import sandbox, small
@@ -523,6 +526,39 @@ def test_down_without_state_ends_what_is_billed_and_says_what_is_left(cloud: Aws
         cloud.client("ec2").delete_vpc(VpcId=vpc)
     assert all(node.ended_utc for node in nodes_of(cloud, "specsweep"))
     assert groups_of(cloud, "specsweep") == []
+
+
+class Destroyed(Terraform):
+    """Its destroy succeeds; what AWS lists all the same is its list's lateness."""
+
+    has_state = True
+
+    def results_bucket(self) -> str | None:
+        return None
+
+    def destroy(self, keep: Sequence[str] = ()) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("kind", "is_refused"), [("vpc", False), ("volume", True)])
+def test_what_aws_lists_late_is_told_and_only_what_costs_fails_the_end(
+    cloud: Aws, ctx: Context, said: io.StringIO, kind: str, is_refused: bool
+) -> None:
+    ec2 = cloud.client("ec2")
+    tags = [{"ResourceType": kind, "Tags": [{"Key": TAG, "Value": "specsweep"}]}]
+    if kind == "vpc":
+        left = ec2.create_vpc(CidrBlock="10.43.0.0/16", TagSpecifications=tags)["Vpc"]["VpcId"]
+    else:
+        left = ec2.create_volume(AvailabilityZone="us-east-1a", Size=1, TagSpecifications=tags)["VolumeId"]
+    cloud.client("autoscaling").delete_auto_scaling_group(AutoScalingGroupName=GROUP, ForceDelete=True)
+    late = replace(ctx, terraform=Destroyed(ctx.folder, ctx.console))
+    try:
+        with pytest.raises(FleetFailed, match=left) if is_refused else nullcontext():
+            down(late, listed_timeout_s=0)
+    finally:
+        ec2.delete_vpc(VpcId=left) if kind == "vpc" else ec2.delete_volume(VolumeId=left)
+
+    assert (f"{left}: Terraform has removed that" in said.getvalue()) != is_refused
 
 
 def test_down_can_be_repeated(cloud: Aws, ctx: Context, said: io.StringIO) -> None:
