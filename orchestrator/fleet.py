@@ -219,7 +219,8 @@ def _require_lease(ctx: Context, num_nodes: int) -> None:
     end = _lease_end(ctx, num_nodes)
     left_h = (end - datetime.now(UTC)).total_seconds() / 3600
     if num_nodes and left_h < min(LEAST_LEASE_H, ctx.fleet.ttl_hours) - 0.01:
-        spent = spent_usd(ctx.fleet, ctx.profiles, known_nodes(ctx), datetime.now(UTC))
+        network = network_since(ctx.aws, ctx.fleet.name)
+        spent = spent_usd(ctx.fleet, ctx.profiles, known_nodes(ctx), datetime.now(UTC), network)
         raise ConfigError(
             f"{num_nodes} workers could run for {max(0.0, 60 * left_h):.0f} min only: {usd(spent)} of "
             f"cluster.budget_usd={ctx.budget_usd} are spent, and cluster.aws.max_hours={ctx.fleet.max_hours:g} end the "
@@ -254,7 +255,7 @@ def status(ctx: Context) -> FleetStatus:
 
 
 def resize(ctx: Context, num_nodes: int) -> FleetStatus:
-    """Set how many workers of the hardware profile there are, with a lease from now."""
+    """Set how many workers of the hardware profile there are; with a lease from now, unless there were more."""
     name = ctx.terraform.outputs().get("asg_names", {}).get(ctx.profiles[0].name)
     group = next((group for group in groups_of(ctx.aws, ctx.fleet.name) if group.name == name), None)
     if group is None:
@@ -266,6 +267,7 @@ def resize(ctx: Context, num_nodes: int) -> FleetStatus:
         )
     if num_nodes > group.desired_size:
         _require_lease(ctx, num_nodes)
+    if num_nodes >= group.desired_size:
         renew(ctx, num_nodes)
     scale(ctx.aws, group, num_nodes)
     return status(ctx)

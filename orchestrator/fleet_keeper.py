@@ -13,7 +13,7 @@ from rich.console import Console
 from orchestrator.artifacts import upload_folder
 from orchestrator.config import Fleet, SweepConfig
 from orchestrator.errors import FleetFailed, OrchestratorError
-from orchestrator.fleet_aws import Aws, groups_of, head_of, nodes_of
+from orchestrator.fleet_aws import Aws, groups_of, head_of, network_since, nodes_of
 from orchestrator.fleet_lease import release, set_lease
 from orchestrator.fleet_money import lease_end, running_usd_per_hour, spent_usd
 from orchestrator.fleet_nodes import NODES, remember
@@ -76,7 +76,7 @@ class LeaseKeeper:
             now,
             head.launched_utc if head else min((node.launched_utc for node in nodes), default=now),
             self._config.cluster.budget_usd,
-            spent_usd(fleet, profiles, nodes, now),
+            spent_usd(fleet, profiles, nodes, now, network_since(self.aws, fleet.name)),
             running_usd_per_hour(fleet, profiles, nodes),
         )
         set_lease(self.aws, groups, end)

@@ -106,14 +106,22 @@ def lease_end(
 
 
 def merged(known: Iterable[FleetNode], seen: Iterable[FleetNode], now: datetime) -> list[FleetNode]:
-    """Nodes by id: as last seen, and those that EC2 no longer tells of, which it does about an hour after their end."""
-    found = {node.id: node for node in seen}
+    """Nodes by id: as last seen, and those that EC2 no longer tells of, which it does about an hour after their end.
+
+    Of two ends the earlier counts: the later one is when somebody noticed.
+    """
+    before, found = {node.id: node for node in known}, {node.id: node for node in seen}
     gone = [
         node if node.ended_utc else node.model_copy(update={"state": "terminated", "ended_utc": now})
-        for node in known
+        for node in before.values()
         if node.id not in found
     ]
-    return [*gone, *found.values()]
+    return [*gone, *(_ended_first(node, before.get(node.id)) for node in found.values())]
+
+
+def _ended_first(node: FleetNode, before: FleetNode | None) -> FleetNode:
+    ends = [each.ended_utc for each in (node, before) if each and each.ended_utc]
+    return node.model_copy(update={"ended_utc": min(ends)}) if node.ended_utc else node
 
 
 def _sum(parts: Iterable[float | None]) -> float | None:

@@ -163,6 +163,7 @@ data "aws_iam_policy_document" "head" {
       "autoscaling:DescribeAutoScalingGroups",
       "autoscaling:DescribeScheduledActions",
       "ec2:DescribeInstances",
+      "ec2:DescribeNatGateways",
       "ec2:DescribeSpotPriceHistory",
       "pricing:GetProducts",
     ]

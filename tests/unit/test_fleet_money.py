@@ -139,3 +139,10 @@ def test_node_that_ec2_no_longer_tells_of_is_kept_as_ended() -> None:
 
 def test_node_seen_again_is_as_last_seen() -> None:
     assert merged([worker("a", 3)], [worker("a", 3, ended_after=2)], NOW) == [worker("a", 3, ended_after=2)]
+
+
+def test_node_that_two_saw_end_ended_when_the_first_of_them_saw_it() -> None:
+    on_the_head, noticed_later = worker("a", 9, ended_after=3), worker("a", 9, ended_after=8)
+
+    assert merged([on_the_head], [noticed_later], NOW) == [on_the_head]
+    assert merged([noticed_later], [on_the_head], NOW) == [on_the_head]
