@@ -273,9 +273,12 @@ def mirror(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
 @fleet_app.command("run", hidden=True)
 def run_on_head(uri: Annotated[str, typer.Argument(metavar="S3_URI")]) -> None:
     """What `fleet sweep` starts on the head: the sweep whose configuration and prompts it has put at S3_URI."""
+    from orchestrator.fleet_copies import fetch_earlier
     from orchestrator.fleet_sweep import fetched_sweep
 
-    _measure([fetched_sweep(uri)])
+    config = fetched_sweep(uri)
+    fetch_earlier(config, out)
+    _measure([config])
 
 
 def main() -> None:

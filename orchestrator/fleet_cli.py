@@ -53,9 +53,10 @@ def status(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: A
 def sweep(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     """Start the sweep on the fleet's head, and say how to follow it."""
     from orchestrator.fleet_sweep import start_sweep
+    from orchestrator.preview import preview
 
     config = compose(overrides or [], config_dir)
-    start_sweep(_context(overrides, config_dir), config)
+    start_sweep(_context(overrides, config_dir), config, preview(config).expected)
 
 
 @fleet_app.command()

@@ -17,23 +17,32 @@ from orchestrator.config import Dataset, SweepConfig, Tracking
 from orchestrator.errors import ConfigError, FleetFailed
 from orchestrator.fleet import Context, known_nodes, renew
 from orchestrator.fleet_aws import Aws, groups_of, head_of
+from orchestrator.fleet_copies import copies_of
 from orchestrator.fleet_head import forward_command, on_head, session_command
+from orchestrator.fleet_money import FleetNode
 from orchestrator.fleet_nodes import NODES, remember, remembered
 from orchestrator.fleet_prices import priced
+from orchestrator.forecast import Forecast
 
 CONFIG = "config.yaml"
 HEAD_FOLDER = Path("/srv/specsweep/results")
 """On the head's volume, as its container sees it: results and fetched inputs outlive the container."""
 MLFLOW_PORT = 5000
 NUM_LOOKS, LOOK_EVERY_S = 8, 3.0
+BEGUN = 'for f in "$1"/*/plan.json; do test ! -e "$f" || test -e "${f%/*}/selection.json" || echo begun; done'
+"""Shell: whether a sweep's folder $1 holds one that was not decided."""
 _INPUTS = re.compile(r"s3://[a-z0-9.-]+/inputs/([0-9a-f]{64})")
 
 
-def start_sweep(ctx: Context, config: SweepConfig) -> None:
+def start_sweep(ctx: Context, config: SweepConfig, expected: Forecast | None) -> None:
     """Start `config` on the fleet's head and say how to follow it.
 
+    Args:
+        expected: what it takes; None where there is nothing to estimate from.
+
     Raises:
-        ConfigError: the fleet is not up, has no worker, or a prompt file is missing; nothing was started.
+        ConfigError: the fleet is not up, has no worker, ends before the sweep can, or a prompt file is missing;
+            nothing was started.
         FleetFailed: the head does not take it.
     """
     outputs = ctx.terraform.outputs()
@@ -41,40 +50,69 @@ def start_sweep(ctx: Context, config: SweepConfig) -> None:
         raise ConfigError(
             f"{ctx.folder} has no state of fleet {ctx.fleet.name}; run `orchestrator fleet up` first, here"
         )
-    if not any(group.desired_size for group in groups_of(ctx.aws, ctx.fleet.name)):
+    num_nodes = sum(group.desired_size for group in groups_of(ctx.aws, ctx.fleet.name))
+    if not num_nodes:
         raise ConfigError(
             f"fleet {ctx.fleet.name} has no workers (released, or its lease has ended); `orchestrator fleet scale 1`"
         )
+    head = head_of(known_nodes(ctx))
+    if head is None:
+        raise ConfigError(f"the head of fleet {ctx.fleet.name} has ended; `orchestrator fleet up` makes a new one")
+    if expected is not None:
+        _require_time(ctx, config.name, expected.typical(num_nodes).wall_h.low, head, outputs["results_bucket"])
     renew(ctx)
     uri = _send_inputs(for_head(config, ctx.aws, outputs), outputs["results_bucket"], ctx.folder / NODES)
-    head_id, region = outputs["head_instance_id"], ctx.fleet.region
+    head_id = outputs["head_instance_id"]
     job = f"{config.name}-{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
-    ray_job = ["ray", "job"]
-    on_head(
-        ctx.aws,
-        head_id,
-        [*ray_job, "submit", "--no-wait", "--submission-id", job, "--", "orchestrator", "fleet", "run", uri],
-    )
+    command = ["ray", "job", "submit", "--no-wait", "--submission-id", job, "--", "orchestrator", "fleet", "run", uri]
+    on_head(ctx.aws, head_id, command)
     _require_begun(ctx, head_id, job)
+    ctx.console.print(f"Started {job} on the head {head_id}; this machine may be switched off.", highlight=False)
+    _say_how_to_follow(ctx, config.name, job, head, outputs)
+
+
+def _say_how_to_follow(ctx: Context, name: str, job: str, head: FleetNode, outputs: Mapping[str, Any]) -> None:
+    ray_job, region, head_id = ["ray", "job"], ctx.fleet.region, head.id
     follow = {
         "Follow it": session_command(region, head_id, [*ray_job, "logs", "--follow", job]),
         "Stop it": session_command(region, head_id, [*ray_job, "stop", job]),
         f"MLflow on http://127.0.0.1:{MLFLOW_PORT}": forward_command(region, head_id, MLFLOW_PORT),
         "MLflow's password (user admin)": _password_command(region, outputs["secret_parameters"]["mlflow_password"]),
     }
-    ctx.console.print(f"Started {job} on the head {head_id}; this machine may be switched off.", highlight=False)
-    if head := head_of(known_nodes(ctx)):
-        end = head.launched_utc + timedelta(hours=ctx.fleet.max_hours)
-        ctx.console.print(
-            f"The head ends at {end:%Y-%m-%d %H:%M} UTC (cluster.aws.max_hours), and the sweep with it.",
-            highlight=False,
-            soft_wrap=True,
-        )
+    ctx.console.print(
+        f"The head ends at {_end_of(ctx, head):%Y-%m-%d %H:%M} UTC (cluster.aws.max_hours), and the sweep with it; "
+        "on the next head the same command continues.",
+        highlight=False,
+        soft_wrap=True,
+    )
     for what, command in follow.items():
         ctx.console.print(f"{what}:\n  {command}", highlight=False, markup=False, soft_wrap=True)
-    ctx.console.print(
-        f"Results: s3://{outputs['results_bucket']}/{config.name}/ at the end", highlight=False, soft_wrap=True
+    ctx.console.print(f"Results: s3://{outputs['results_bucket']}/{name}/ at the end", highlight=False, soft_wrap=True)
+
+
+def _require_time(ctx: Context, name: str, least_h: float, head: FleetNode, bucket: str) -> None:
+    """ConfigError where the head ends before the sweep can; one that was begun may use what time there is."""
+    end = _end_of(ctx, head)
+    left_h = (end - datetime.now(UTC)).total_seconds() / 3600
+    if least_h <= left_h or _is_begun(ctx.aws, name, head.id, bucket):
+        return
+    longer = f" with cluster.aws.max_hours above {least_h:.1f}" if least_h > ctx.fleet.max_hours else ""
+    raise ConfigError(
+        f"{name} takes at least {least_h:.1f} h here, but the head {head.id} ends in {max(0.0, left_h):.1f} h, at "
+        f"{end:%Y-%m-%d %H:%M} UTC (cluster.aws.max_hours={ctx.fleet.max_hours:g}); make a new one by `orchestrator "
+        f"fleet down` and `fleet up`{longer}, have more workers, or measure less"
     )
+
+
+def _is_begun(aws: Aws, name: str, head_id: str, bucket: str) -> bool:
+    """Whether there is a sweep of that name to continue: its forecast is of all of it."""
+    if any(not copy.is_finished for copy in copies_of(aws, bucket, name)):
+        return True
+    return "begun" in on_head(aws, head_id, ["sh", "-c", BEGUN, "sh", str(HEAD_FOLDER / name)])
+
+
+def _end_of(ctx: Context, head: FleetNode) -> datetime:
+    return head.launched_utc + timedelta(hours=ctx.fleet.max_hours)
 
 
 def _require_begun(ctx: Context, head_id: str, job: str) -> None:

@@ -29,9 +29,11 @@ from orchestrator.fleet_keeper import LeaseKeeper
 from orchestrator.fleet_lease import ACTION, lease_of, release, set_lease
 from orchestrator.fleet_nodes import NODES, remember
 from orchestrator.fleet_prices import priced
-from orchestrator.fleet_sweep import fetched_sweep, for_head, start_sweep
+from orchestrator.fleet_sweep import BEGUN, fetched_sweep, for_head, start_sweep
 from orchestrator.fleet_terraform import Terraform
 from orchestrator.fleet_text import print_status
+from orchestrator.forecast import Forecast
+from orchestrator.token_time import Range
 from tests.integration import aws
 from tests.integration.sweeping import sandbox, small
 from tests.standin import free_port
@@ -239,6 +241,22 @@ def test_running_sweep_says_when_the_budget_ends_the_fleet(cloud: Aws, tmp_path:
     assert f"The workers end at {end:%Y-%m-%d %H:%M} UTC" in said.getvalue()
 
 
+def test_running_sweep_counts_the_network_from_its_beginning(cloud: Aws, tmp_path: Path, said: io.StringIO) -> None:
+    """It may be older than the head: a gateway of 40 h at $0.25 an hour has taken all of $10."""
+    config = compose(
+        [*OVERRIDES, "cluster.budget_usd=10", "cluster.aws.network_usd_per_hour=0.25", f"results_dir={tmp_path}"]
+    )
+    keeper = LeaseKeeper(config, fleet_of(config), Console(file=said, width=300))
+    made_utc = datetime.now(UTC) - timedelta(hours=40)
+
+    with Stubber(keeper.aws.client("ec2")) as ec2:
+        ec2.add_response("describe_instances", cloud.client("ec2").describe_instances())
+        ec2.add_response("describe_nat_gateways", {"NatGateways": [{"State": "available", "CreateTime": made_utc}]})
+        end = keeper.renew()
+
+    assert end - datetime.now(UTC) <= timedelta(minutes=1)
+
+
 def test_sweep_on_a_fleet_that_is_gone_is_refused(cloud: Aws, tmp_path: Path, said: io.StringIO) -> None:
     config = compose([*OVERRIDES, "cluster.aws.name=other", f"results_dir={tmp_path}"])
 
@@ -281,12 +299,22 @@ def test_scale_out_gives_a_lease(cloud: Aws, ctx: Context) -> None:
     assert resize(ctx, 4).workers_end_utc is not None
 
 
+def test_scale_to_as_many_as_there_are_moves_the_lease_on(cloud: Aws, ctx: Context) -> None:
+    give_state(ctx, head_id(cloud))
+    soon = set_lease(cloud, groups_of(cloud, "specsweep"), datetime.now(UTC) + timedelta(minutes=5))
+
+    end = resize(ctx, 3).workers_end_utc
+
+    assert end is not None
+    assert end > soon + timedelta(hours=3)
+
+
 def test_scale_out_is_refused_where_the_budget_leaves_no_time_to_measure(cloud: Aws, tmp_path: Path) -> None:
     ctx = made(tmp_path, io.StringIO(), "cluster.budget_usd=5")
     give_state(ctx, head_id(cloud))
     resize(ctx, 1)
 
-    with pytest.raises(ConfigError, match=r"4 workers could run for 1\d min only: \$0.00 of cluster.budget_usd=5"):
+    with pytest.raises(ConfigError, match=r"4 workers could run for 1\d min only: \$0\.0\d of cluster.budget_usd=5"):
         resize(ctx, 4)
     assert len(running(cloud)) == 1
 
@@ -390,7 +418,7 @@ def test_sweep_goes_to_the_head_with_its_prompts_and_comes_back_the_same(
     ctx = made(tmp_path, said, *own)
     give_state(ctx, head_id(cloud))
 
-    start_sweep(ctx, compose([*OVERRIDES, *own]))
+    start_sweep(ctx, compose([*OVERRIDES, *own]), None)
 
     (command,) = [c for c in cloud.client("ssm").list_commands()["Commands"] if "submit" in str(c["Parameters"])]
     words = run_with_stub_docker(command["Parameters"]["commands"][0], tmp_path)
@@ -425,7 +453,7 @@ def test_budget_counts_what_ended_before_the_sweep_was_sent_to_the_head(
     )
     remember(ctx.folder / NODES, [forgotten], ended)
 
-    start_sweep(ctx, compose([*OVERRIDES, *own]))
+    start_sweep(ctx, compose([*OVERRIDES, *own]), None)
     *_, command = [c for c in cloud.client("ssm").list_commands()["Commands"] if "submit" in str(c["Parameters"])]
     uri = run_with_stub_docker(command["Parameters"]["commands"][0], tmp_path)[-1]
     sent = fetched_sweep(uri, tmp_path / "head")
@@ -448,16 +476,16 @@ def test_job_that_fails_at_once_is_told_with_its_last_line(
     monkeypatch.setattr(fleet_sweep, "on_head", lambda aws, head, command: answers[command[2]])
 
     with pytest.raises(FleetFailed, match=r"failed on the head i-.* at once: No module named 'boto3'"):
-        start_sweep(ctx, compose(OVERRIDES))
+        start_sweep(ctx, compose(OVERRIDES), None)
 
 
 def test_same_sweep_sent_twice_lies_once_in_the_bucket(cloud: Aws, ctx: Context) -> None:
     give_state(ctx, head_id(cloud))
     config = compose(OVERRIDES)
 
-    start_sweep(ctx, config)
+    start_sweep(ctx, config, None)
     before = aws.keys()
-    start_sweep(ctx, config)
+    start_sweep(ctx, config, None)
 
     assert aws.keys() == before
 
@@ -478,7 +506,7 @@ def test_missing_prompt_file_is_said_before_anything_is_sent(cloud: Aws, tmp_pat
     give_state(ctx, head_id(cloud))
 
     with pytest.raises(ConfigError, match=r"datasets\.custom\.data_files=nowhere\.jsonl: no such file"):
-        start_sweep(ctx, compose([*OVERRIDES, *own]))
+        start_sweep(ctx, compose([*OVERRIDES, *own]), None)
     assert aws.keys() == []
 
 
@@ -487,7 +515,78 @@ def test_sweep_on_released_workers_says_how_to_get_some(cloud: Aws, ctx: Context
     release(cloud, "specsweep")
 
     with pytest.raises(ConfigError, match="fleet scale 1"):
-        start_sweep(ctx, compose(OVERRIDES))
+        start_sweep(ctx, compose(OVERRIDES), None)
+
+
+def of_hours(hours: float) -> Forecast:
+    """A sweep of that many hours, however many nodes there are."""
+    none = Range(0, 0)
+    half = Range(hours * 1800, 10 * hours * 1800)
+    return Forecast(
+        baseline_s=half,  # at the start and at the end
+        arm_s=none,
+        confirmation_s=none,
+        num_arms=0,
+        typical_arms=0,
+        num_confirmations=0,
+        hardware=Hardware(name="x"),
+        fleet=None,
+        max_node_hours=None,
+        basis=(),
+    )
+
+
+def test_sweep_that_the_head_cannot_see_the_end_of_is_refused(cloud: Aws, tmp_path: Path, said: io.StringIO) -> None:
+    own = ["cluster.aws.max_hours=5"]
+    ctx = made(tmp_path, said, *own)
+    give_state(ctx, head_id(cloud))
+
+    with pytest.raises(
+        ConfigError,
+        match=r"xeon_dflash takes at least 6\.0 h here, but the head i-\w+ ends in 5\.0 h, at .* UTC "
+        r"\(cluster\.aws\.max_hours=5\); make a new one by .* with cluster\.aws\.max_hours above 6\.0",
+    ):
+        start_sweep(ctx, compose([*OVERRIDES, *own]), of_hours(6))
+    assert aws.keys() == []
+
+    start_sweep(ctx, compose([*OVERRIDES, *own]), of_hours(4))
+    assert "on the next head the same command continues" in said.getvalue()
+
+
+def test_begun_sweep_uses_what_time_the_head_has_left(cloud: Aws, tmp_path: Path, said: io.StringIO) -> None:
+    own = ["cluster.aws.max_hours=5"]
+    ctx = made(tmp_path, said, *own)
+    give_state(ctx, head_id(cloud))
+    folder = "rescued/i-old/results/xeon_dflash/2026-11-29T04-00-00.000000Z"
+    aws.put(f"{folder}/plan.json", b"{}")
+    aws.put(f"{folder}/ledger.jsonl", b"{}\n")
+
+    start_sweep(ctx, compose([*OVERRIDES, *own]), of_hours(6))
+    aws.put(f"{folder}/selection.json", b"{}")
+    with pytest.raises(ConfigError, match="takes at least"):
+        start_sweep(ctx, compose([*OVERRIDES, *own]), of_hours(6))
+
+
+def test_head_tells_whether_a_sweep_was_begun_on_it(tmp_path: Path) -> None:
+    def told() -> str:
+        asked = ["sh", "-c", BEGUN, "sh", str(tmp_path / "my $(name)")]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+
+    assert told() == ""
+    folder = tmp_path / "my $(name)" / "2026"
+    folder.mkdir(parents=True)
+    (folder / "plan.json").touch()
+    assert told() == "begun\n"
+    (folder / "selection.json").touch()
+    assert told() == ""
+
+
+def test_sweep_on_a_head_that_has_ended_says_how_to_get_another(cloud: Aws, ctx: Context) -> None:
+    give_state(ctx, head_id(cloud))
+    cloud.client("ec2").terminate_instances(InstanceIds=[head_id(cloud)])
+
+    with pytest.raises(ConfigError, match="the head of fleet specsweep has ended; `orchestrator fleet up`"):
+        start_sweep(ctx, compose(OVERRIDES), None)
 
 
 @pytest.mark.parametrize("uri", ["s3://b/other/0", "s3://b/inputs/../x", "file:///etc", f"s3://b/inputs/{'0' * 64}/x"])

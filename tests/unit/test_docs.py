@@ -65,7 +65,6 @@ PARSED = {"record": "MLflow takes seconds to start: tests/unit/test_cli.py and t
 SYNTAX_ONLY = {
     "aws": "there is no AWS account",
     "docker": "there is no Docker engine",
-    "sudo": "it is typed on a fleet's head",
     "sha256sum": "its file is made by a fleet",
     "chmod": "changes the user's home",
     ".": "changes the shell it runs in",
