@@ -74,9 +74,9 @@ def _table(rows: Sequence[Row]) -> Table:
         table.add_row(
             row.workload,
             row.arm,
-            f"{number(row.tokens_per_s_a)} → {number(row.tokens_per_s_b)}",
+            f"{number(row.tokens_per_s_a)}→{number(row.tokens_per_s_b)}",
             f"{interval(row.ratio)}{'' if row.is_paired else '*'}",
-            f"{number(row.speedup_a)} → {number(row.speedup_b)}" if row.speedup_a or row.speedup_b else DASH,
+            f"{number(row.speedup_a)}→{number(row.speedup_b)}" if row.speedup_a or row.speedup_b else DASH,
             Text(row.change, style=STYLES[row.change]),
         )
     return table
