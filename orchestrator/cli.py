@@ -15,6 +15,7 @@ from rich.console import Console
 
 from orchestrator.compose import compose, compose_all
 from orchestrator.config import SweepConfig, Tracking
+from orchestrator.display import recommendation_scope
 from orchestrator.ending import INTERRUPTED, EndInOrder, leave_ray_behind
 from orchestrator.errors import ClusterLost, ConfigError, OrchestratorError
 from orchestrator.fleet_cli import fleet_app
@@ -25,7 +26,7 @@ from orchestrator.preview import preview, preview_data
 from orchestrator.selection import Selection
 from orchestrator.suggest import explain
 from orchestrator.sweep_dir import SweepDir, find_sweep, write_comparison
-from orchestrator.terminal import check_text, hardware_table, recommendation_text, verdict_table
+from orchestrator.terminal import check_text, commands_text, hardware_table, verdict_table
 
 app = typer.Typer(
     name="orchestrator",
@@ -339,7 +340,10 @@ def _print_comparison(configs: Sequence[SweepConfig], selections: Sequence[Selec
 
 def _print_selection(selection: Selection, sweep_dir: SweepDir) -> None:
     out.print(verdict_table(selection))
-    out.print(recommendation_text(selection), soft_wrap=True, highlight=False, markup=False)
+    out.print(recommendation_scope(selection), highlight=False, markup=False)
+    if selection.recommendation:
+        text = f"\n{commands_text(selection.recommendation)}"
+        out.print(text, soft_wrap=True, highlight=False, markup=False)
     out.print(f"Report: {sweep_dir.path / 'report.html'}", soft_wrap=True, highlight=False)
 
 

@@ -67,19 +67,16 @@ def _table(rows: Sequence[Row]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for header in ("workload", "arm"):
         table.add_column(header, no_wrap=True)
-    for header in ("tok/s\nin A", "tok/s\nin B", "B / A", "gain\nin A", "gain\nin B", "blocks"):
+    for header in ("tokens/s\nin A → B", "B / A", "gain\nin A → B"):
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("B is", no_wrap=True)
     for row in rows:
         table.add_row(
             row.workload,
             row.arm,
-            number(row.tokens_per_s_a),
-            number(row.tokens_per_s_b),
-            interval(row.ratio),
-            number(row.speedup_a) if row.speedup_a else DASH,
-            number(row.speedup_b) if row.speedup_b else DASH,
-            str(row.num_blocks) if row.is_paired else f"{row.num_blocks}*",
+            f"{number(row.tokens_per_s_a)}→{number(row.tokens_per_s_b)}",
+            f"{interval(row.ratio)}{'' if row.is_paired else '*'}",
+            f"{number(row.speedup_a)}→{number(row.speedup_b)}" if row.speedup_a or row.speedup_b else DASH,
             Text(row.change, style=STYLES[row.change]),
         )
     return table

@@ -16,11 +16,10 @@ from orchestrator.display import (
     milliseconds,
     number,
     percent,
-    recommendation_scope,
     workload_name,
 )
 from orchestrator.hardware_comparison import HardwareComparison
-from orchestrator.selection import Selection, Verdict
+from orchestrator.selection import Recommendation, Selection, Verdict
 
 MAX_NAMED = 4
 """Arms whose outputs differ; the report has them all."""
@@ -115,15 +114,11 @@ def arms_table(selection: Selection) -> Table:
     return table
 
 
-def recommendation_text(selection: Selection) -> str:
+def commands_text(recommendation: Recommendation) -> str:
     """The commands to deploy. Print it unwrapped (`soft_wrap=True`), so that it can be copied."""
-    recommendation = selection.recommendation
-    scope = recommendation_scope(selection)
-    if recommendation is None:
-        return scope
     config = recommendation.speculative_config
     flag = f"--speculative-config '{json.dumps(config)}'\n\n" if config is not None else ""
-    return f"{scope}\n\n{flag}{recommendation.vllm_serve}\n\nOr in a container:\n\n{recommendation.docker_run}\n"
+    return f"{flag}{recommendation.vllm_serve}\n\nOr in a container:\n\n{recommendation.docker_run}\n"
 
 
 MARKS = {"ok": ("OK  ", "green"), "warning": ("WARN", "yellow"), "failure": ("FAIL", "bold red")}

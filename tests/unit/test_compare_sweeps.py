@@ -1,15 +1,18 @@
 """Two sweeps against each other: what became slower is named, what is noise is not."""
 
+import io
 import random
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from orchestrator.compare_sweeps import Measured, Row, SweepComparison, compare_sweeps, config_differences
-from orchestrator.compare_text import compare_folders
+from orchestrator.compare_text import compare_folders, print_comparison
 from orchestrator.config import SelectionRules
 from orchestrator.errors import ConfigError
 from orchestrator.plan import Plan
+from orchestrator.selection import Interval
 from orchestrator.sweep_dir import SweepDir, open_sweep
 from tests.unit.builders import block_record, make_config, make_plan, plan_of, write_all
 
@@ -131,6 +134,23 @@ def measured_folder(results: Path, name: str, output_len: int = 128) -> SweepDir
 def test_two_folders_are_compared(tmp_path: Path) -> None:
     found = compare_folders(measured_folder(tmp_path, "a"), measured_folder(tmp_path, "b"))
     assert [row.arm for row in found.rows] == ["none", "dflash-k1"]
+
+
+def test_comparison_is_whole_at_80_columns(tmp_path: Path) -> None:
+    found = compare_folders(measured_folder(tmp_path, "a"), measured_folder(tmp_path, "b"))
+    wide = Interval(mean=0.7904, ci_low=0.6556, ci_high=0.9512)
+    row = found.rows[1].model_copy(
+        update={"workload": "code@c16", "arm": "dflash-k15", "tokens_per_s_a": 1310.0, "tokens_per_s_b": 1020.0}
+    )
+    rows = (row.model_copy(update={"ratio": wide, "speedup_a": 2.7834, "speedup_b": 0.2834, "is_paired": False}),)
+    out = Console(file=io.StringIO(), width=80)
+
+    print_comparison(found.model_copy(update={"rows": rows}), "a", "b", out)
+
+    assert isinstance(out.file, io.StringIO)
+    text = out.file.getvalue()
+    assert "1,310→1,020  0.790 [0.656, 0.951]*  2.78→0.283" in text
+    assert "…" not in text
 
 
 def test_sweeps_with_nothing_in_common_are_refused(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from orchestrator.display import DASH
+from orchestrator.display import DASH, recommendation_scope
 from orchestrator.selection import Selection
-from orchestrator.terminal import arms_table, recommendation_text, verdict_table
+from orchestrator.terminal import arms_table, commands_text, verdict_table
 from tests.unit.report_fixture import make_plan, make_selection
 
 
@@ -58,13 +58,13 @@ def test_chosen_arm_is_marked(selection: Selection) -> None:
 
 def test_recommendation_is_the_commands_unchanged(selection: Selection) -> None:
     assert selection.recommendation is not None
-    text = recommendation_text(selection)
+    text = commands_text(selection.recommendation)
     assert selection.recommendation.vllm_serve in text
     assert selection.recommendation.docker_run in text
 
 
 def test_no_recommendation_points_to_the_reasons(selection: Selection) -> None:
-    assert "reasons" in recommendation_text(selection.model_copy(update={"recommendation": None}))
+    assert "reasons" in recommendation_scope(selection.model_copy(update={"recommendation": None}))
 
 
 def test_node_that_was_set_aside_is_told_with_the_reason(selection: Selection) -> None:
