@@ -128,8 +128,7 @@ def choose(candidates: Sequence[Candidate], noise: VisitNoise, rules: SelectionR
 
     positions = range(len(candidates))
     leader = max(positions, key=lambda at: candidates[at].estimate.mean)
-    lowest = candidates[leader].estimate.mean + math.log1p(-rules.tie_tolerance)
-    tied = [at for at in positions if candidates[at].estimate.mean >= lowest]
+    tied = _tied(candidates, leader, rules)
     # A smaller k that happens to be noisy must not turn a proven gain into `undecided`.
     proven = [at for at in tied if gains(candidates[at])]
     chosen = min(proven or tied, key=lambda at: (candidates[at].num_speculative_tokens, at))
@@ -141,6 +140,12 @@ def choose(candidates: Sequence[Candidate], noise: VisitNoise, rules: SelectionR
         if candidates[at].estimate.mean + candidates[at].estimate.half_width(noise, rules.confidence) >= least
     )
     return Choosing("undecided" if may_gain else "baseline", chosen, leader, may_gain)
+
+
+def _tied(candidates: Sequence[Candidate], leader: int, rules: SelectionRules) -> list[int]:
+    """Positions of the leader and of those that are as good within the tolerance."""
+    lowest = candidates[leader].estimate.mean + math.log1p(-rules.tie_tolerance)
+    return [at for at, found in enumerate(candidates) if found.estimate.mean >= lowest]
 
 
 def not_told_apart(
@@ -159,7 +164,8 @@ def not_told_apart(
 def blocks_to_settle(
     candidates: Sequence[Candidate], choosing: Choosing, num_blocks: int, noise: VisitNoise, rules: SelectionRules
 ) -> int | None:
-    """About how many blocks an arm would settle an undecided choice.
+    """About how many blocks an arm would settle an undecided choice: a proven gain of the best one, or of one as good,
+    where that is above the baseline; else the exclusion of a gain by every one that is open.
 
     None where it is decided, and where more than MOST_TIMES as many would be needed: then it hardly matters, or the
     noise between visits alone keeps it open, which blocks do not reduce.
@@ -168,13 +174,19 @@ def blocks_to_settle(
         return None
     least = math.log1p(rules.tie_tolerance)
     confidence = simultaneous(rules.confidence, len(candidates))
-    needed = 1.0
-    for at in choosing.open_ones:
-        found = candidates[at].estimate
-        is_above = found.mean > least
-        distance = found.mean if is_above else least - found.mean
-        half = found.half_width(noise, confidence if is_above else rules.confidence)
-        needed = max(needed, _times_as_many(found, half, distance, noise))
+    if candidates[choosing.leader].estimate.mean > least:
+        best = [candidates[at].estimate for at in _tied(candidates, choosing.leader, rules)]
+        needed = min(
+            _times_as_many(found, found.half_width(noise, confidence), found.mean, noise)
+            for found in best
+            if found.mean > least
+        )
+    else:
+        others = [candidates[at].estimate for at in choosing.open_ones]
+        needed = max(
+            _times_as_many(found, found.half_width(noise, rules.confidence), least - found.mean, noise)
+            for found in others
+        )
     return math.ceil(num_blocks * needed) + 1 if needed <= MOST_TIMES else None
 
 

@@ -112,6 +112,25 @@ def test_twice_the_half_width_takes_four_times_the_blocks() -> None:
     assert blocks_to_settle(candidates, chosen(*candidates), 4, NO_NOISE, QUIET) == 4 * 4 + 1
 
 
+def test_a_gain_is_settled_by_its_own_blocks_whatever_stays_open_beside_it() -> None:
+    gains, is_close_to_1 = candidate(3, math.exp(0.4), half_width=0.5), candidate(7, math.exp(0.02), half_width=0.5)
+    alone = blocks_to_settle([gains], chosen(gains), 4, NO_NOISE, QUIET)
+    beside = blocks_to_settle([gains, is_close_to_1], chosen(gains, is_close_to_1), 4, NO_NOISE, QUIET)
+
+    assert alone is not None
+    assert beside is not None
+    assert alone <= beside <= 2 * alone  # both hold together, which asks a little more
+
+
+def test_no_gain_is_settled_once_every_arm_is_excluded() -> None:
+    near, far = candidate(3, math.exp(-0.05), half_width=0.1), candidate(7, math.exp(-0.2), half_width=0.25)
+    both = chosen(near, far)
+
+    assert both.open_ones == (0, 1)
+    needed = [blocks_to_settle([each], chosen(each), 4, NO_NOISE, QUIET) for each in (near, far)]
+    assert blocks_to_settle([near, far], both, 4, NO_NOISE, QUIET) == max(n for n in needed if n is not None)
+
+
 def test_nothing_settles_a_choice_between_equals() -> None:
     candidates = [candidate(3, math.exp(0.012), half_width=0.012 * math.sqrt(MOST_TIMES + 1))]
 
