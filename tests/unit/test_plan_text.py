@@ -27,8 +27,9 @@ def printed(config: SweepConfig, width: int = 80) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def demo() -> SweepConfig:
-    return compose([])
+def demo(tmp_path_factory: pytest.TempPathFactory) -> SweepConfig:
+    """Without earlier sweeps, which an estimate would rest on."""
+    return compose([f"results_dir={tmp_path_factory.mktemp('results')}"])
 
 
 @pytest.fixture(scope="module")
