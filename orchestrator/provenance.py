@@ -1,5 +1,6 @@
 """What a result was made with: versions, commit, hardware."""
 
+import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,8 @@ from orchestrator.config import Hardware
 from orchestrator.records import VisitRecord
 from orchestrator.selection import Provenance
 
+IMAGE_COMMIT = "SPECSWEEP_GIT_COMMIT"
+"""Variable of the head's image, set by its build."""
 LIBRARIES = ("specsweep", "ray", "mlflow", "hydra-core", "datasets", "transformers")
 
 
@@ -37,10 +40,11 @@ def collect_provenance(
 
 
 def git_commit(folder: Path) -> str | None:
-    """The commit of the checkout that holds `folder`, `+` behind it where files differ; None outside of one."""
+    """The commit of the checkout that holds `folder`, `+` behind it where files differ; outside of one that which a
+    container image was built from, None where its build was not told."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
-        return None
+        return os.environ.get(IMAGE_COMMIT) or None
     return commit + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
 
 

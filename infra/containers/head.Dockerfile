@@ -17,7 +17,11 @@ RUN pip install --no-cache-dir --constraint infra/engine/requirements.lock '.[aw
 
 RUN groupadd --gid 10001 specsweep && useradd --uid 10001 --gid 10001 --create-home specsweep \
     && install --directory --owner 10001 --group 10001 /srv/specsweep /srv/specsweep/results
-ENV RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL=minor
+# The commit that it is built from, + behind it where files differ: a sweep's provenance names it.
+ARG GIT_COMMIT=""
+LABEL org.opencontainers.image.revision=$GIT_COMMIT
+ENV RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL=minor \
+    SPECSWEEP_GIT_COMMIT=$GIT_COMMIT
 USER 10001:10001
 WORKDIR /srv/specsweep
 CMD ["orchestrator", "--help"]

@@ -25,6 +25,9 @@ RUN python -c 'import sys; assert sys.version_info[:2] == (3, 12), sys.version' 
 # The user that boot scripts run containers as, and that owns the folders they mount.
 RUN groupadd --gid 10001 specsweep && useradd --uid 10001 --gid 10001 --create-home specsweep \
     && install --directory --owner 10001 --group 10001 /srv/specsweep /srv/specsweep/results
+# The commit that it is built from, + behind it where files differ.
+ARG GIT_COMMIT=""
+LABEL org.opencontainers.image.revision=$GIT_COMMIT
 ENV HOME=/home/specsweep \
     RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL=minor \
     VLLM_NO_USAGE_STATS=1

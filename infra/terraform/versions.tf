@@ -4,8 +4,9 @@ terraform {
 
   required_providers {
     aws = {
-      source  = "hashicorp/aws"
-      version = "~> 5.100"
+      source = "hashicorp/aws"
+      # Exactly what the tests ran with. A lock file would hold the plugin's checksums for some platforms and fail on others.
+      version = "5.100.0"
     }
   }
 

@@ -11,6 +11,9 @@ resource "aws_launch_template" "workers" {
   ebs_optimized          = true
   user_data              = base64encode(local.worker_user_data[each.key])
 
+  # A worker that cannot boot powers off: ended, its group replaces it and its volume is not paid for.
+  instance_initiated_shutdown_behavior = "terminate"
+
   iam_instance_profile {
     name = aws_iam_instance_profile.node["worker"].name
   }

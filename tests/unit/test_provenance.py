@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config import Hardware
-from orchestrator.provenance import collect_provenance, git_commit
+from orchestrator.provenance import IMAGE_COMMIT, collect_provenance, git_commit
 from orchestrator.records import VisitRecord
 from tests.unit.report_fixture import NODE, make_plan, make_visit
 
@@ -74,6 +74,23 @@ def test_outside_of_a_checkout_there_is_no_commit(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
 
     assert git_commit(tmp_path) is None
+
+
+def test_image_without_git_has_the_commit_that_its_build_was_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    for told, known in (("abc+", "abc+"), ("", None)):
+        monkeypatch.setenv(IMAGE_COMMIT, told)
+        assert git_commit(tmp_path) == known
+    head = Path(__file__).parents[2] / "infra" / "containers" / "head.Dockerfile"
+    assert f"{IMAGE_COMMIT}=$GIT_COMMIT" in head.read_text(encoding="utf-8")
+
+
+def test_checkout_goes_before_what_an_image_was_told(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(IMAGE_COMMIT, "abc")
+
+    assert git_commit(checkout) == git(checkout, "rev-parse", "HEAD")
 
 
 def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

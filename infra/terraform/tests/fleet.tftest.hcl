@@ -126,6 +126,10 @@ run "nodes_need_sessions_for_metadata_encrypt_volumes_and_the_head_ends_itself" 
     error_message = "the head's poweroff after its time terminates it"
   }
   assert {
+    condition     = alltrue([for t in aws_launch_template.workers : t.instance_initiated_shutdown_behavior == "terminate"])
+    error_message = "a worker that powers off because it cannot boot is ended"
+  }
+  assert {
     condition     = output.head_private_ip == "10.42.0.10" && aws_instance.head.private_ip == "10.42.0.10" && output.ray_address == "10.42.0.10:6379"
     error_message = "the head's address is known before it exists"
   }
