@@ -18,12 +18,12 @@ from orchestrator.fleet_aws import (
     emulation,
     groups_of,
     head_of,
-    left_by_tag,
     network_since,
     nodes_of,
 )
 from orchestrator.fleet_head import nodes_alive_in_ray
 from orchestrator.fleet_lease import lease_of, scale, set_lease
+from orchestrator.fleet_left import left_by_tag
 from orchestrator.fleet_money import (
     FleetNode,
     fleet_usd_per_hour,
@@ -181,7 +181,7 @@ def preflight(ctx: Context) -> tuple[str, ...]:
             f"{ctx.fleet.region} has a fleet named {ctx.fleet.name} already ({len(left)} resources, as {left[0]}), but "
             f"{ctx.folder} has no state of it; run from the folder that made it, or give cluster.aws.name=ANOTHER"
         )
-    zones = _zones(ctx)
+    zones = zones_of(ctx)
     for image in (ctx.fleet.head_image, ctx.fleet.worker_image):
         _require_image(ctx.aws, image)
     return zones
@@ -294,10 +294,10 @@ def _require_budget(ctx: Context, workers: Sequence[tuple[Hardware, FleetSize]])
     return hourly
 
 
-def _zones(ctx: Context) -> tuple[str, ...]:
-    """Where the network lies already, else where the instance types are: another choice would remake it."""
-    made = ctx.terraform.outputs().get("availability_zones")
-    return tuple(made or find_zones(ctx.aws, ctx.fleet, [str(hardware.instance_type) for hardware in ctx.profiles]))
+def zones_of(ctx: Context) -> tuple[str, ...]:
+    """Where the network lies already, else where the instance types are."""
+    made = ctx.terraform.outputs().get("availability_zones", ())
+    return find_zones(ctx.aws, ctx.fleet, [str(hardware.instance_type) for hardware in ctx.profiles], made)
 
 
 def _require_image(aws: Aws, image: str) -> None:

@@ -3,7 +3,7 @@ modules; credentials and endpoint are boto3's own (environment, profile, instanc
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -16,12 +16,15 @@ from orchestrator.config import Strict
 from orchestrator.errors import FleetFailed
 from orchestrator.fleet_money import FleetNode
 
+Found = list[dict[str, Any]]
+"""Of AWS's answer."""
+
 TAG = "specsweep:fleet"
 """Of everything that `fleet up` makes; its value is the fleet's name."""
 _GROUP_TAG = "aws:autoscaling:groupName"
 _ENDED = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
-_GONE_INSTANCES = ("terminated", "shutting-down")
 _ABSENT = re.compile(r"NotFound|NoSuch|does not exist|not found", re.IGNORECASE)
+_GONE_INSTANCES = ("terminated", "shutting-down")
 
 
 class Group(Strict):
@@ -69,6 +72,16 @@ def aws_errors(doing: str) -> Iterator[None]:
         raise FleetFailed(f"{doing}: {str(error).splitlines()[0]}") from error
 
 
+def found_by(ask: Callable[[], Found | None]) -> Found | None:
+    """What `ask()` finds; nothing where AWS answers that it knows no such thing."""
+    try:
+        return ask()
+    except ClientError as error:
+        if _ABSENT.search(str(error)):
+            return []
+        raise
+
+
 def groups_of(aws: Aws, fleet: str) -> list[Group]:
     """The fleet's Auto Scaling groups, by name."""
     with aws_errors(f"looking for the groups of fleet {fleet}"):
@@ -104,20 +117,6 @@ def head_of(nodes: Sequence[FleetNode]) -> FleetNode | None:
     return max(heads, key=lambda node: node.launched_utc, default=None)
 
 
-def left_by_tag(aws: Aws, fleet: str) -> list[str]:
-    """ARNs of what carries the fleet's tag and is still there; AWS lists some things for hours after their end."""
-    with aws_errors(f"looking for what is left of fleet {fleet}"):
-        pages = aws.client("resourcegroupstaggingapi").get_paginator("get_resources")
-        arns = {
-            str(entry["ResourceARN"])
-            for page in pages.paginate(TagFilters=[{"Key": TAG, "Values": [fleet]}])
-            for entry in page["ResourceTagMappingList"]
-        }
-        arns |= {_instance_arn(aws, node) for node in nodes_of(aws, fleet) if node.ended_utc is None}
-        arns |= {f"arn:aws:autoscaling:{aws.region}::autoScalingGroup/{g.name}" for g in groups_of(aws, fleet)}
-        return sorted(arn for arn in arns if not _is_gone(aws, arn))
-
-
 def _tag_filter(fleet: str) -> list[dict[str, Any]]:
     return [{"Name": f"tag:{TAG}", "Values": [fleet]}]
 
@@ -150,42 +149,3 @@ def _ended(instance: dict[str, Any]) -> datetime:
     """By the reason that EC2 gives; now where it gives no time, which counts too much rather than too little."""
     match = _ENDED.search(instance.get("StateTransitionReason", ""))
     return datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC) if match else datetime.now(UTC)
-
-
-def _instance_arn(aws: Aws, node: FleetNode) -> str:
-    return f"arn:aws:ec2:{aws.region}::instance/{node.id}"
-
-
-def _is_gone(aws: Aws, arn: str) -> bool:
-    """Whether a listed thing has ended already, or ends without anybody's help."""
-    kind, _, name = arn.split(":", 5)[5].partition("/")
-    service = arn.split(":")[2]
-    ec2 = aws.client("ec2")
-    try:
-        if service == "kms":
-            return bool(aws.client("kms").describe_key(KeyId=name)["KeyMetadata"]["KeyState"] == "PendingDeletion")
-        if service == "autoscaling":
-            return not _group_is_there(aws, arn.rpartition("/")[2])
-        if service != "ec2":
-            return False
-        if kind == "instance":
-            found = [i for r in ec2.describe_instances(InstanceIds=[name])["Reservations"] for i in r["Instances"]]
-            return all(instance["State"]["Name"] in _GONE_INSTANCES for instance in found)
-        if kind == "natgateway":
-            gateways = ec2.describe_nat_gateways(NatGatewayIds=[name])["NatGateways"]
-            return all(gateway["State"] in ("deleted", "deleting") for gateway in gateways)
-        if kind == "volume":
-            return not ec2.describe_volumes(VolumeIds=[name])["Volumes"]
-        if kind == "vpc-endpoint":
-            endpoints = ec2.describe_vpc_endpoints(VpcEndpointIds=[name])["VpcEndpoints"]
-            return all(endpoint["State"].lower() in ("deleted", "deleting") for endpoint in endpoints)
-    except ClientError as error:
-        if _ABSENT.search(str(error)):
-            return True
-        raise
-    return False
-
-
-def _group_is_there(aws: Aws, name: str) -> bool:
-    found = aws.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])
-    return bool(found["AutoScalingGroups"])

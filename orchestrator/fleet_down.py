@@ -7,8 +7,9 @@ from typing import Any
 
 from orchestrator.errors import FleetFailed
 from orchestrator.fleet import Context, known_nodes, usd
-from orchestrator.fleet_aws import Aws, aws_errors, groups_of, left_by_tag, network_since, nodes_of
+from orchestrator.fleet_aws import Aws, aws_errors, groups_of, network_since, nodes_of
 from orchestrator.fleet_lease import release
+from orchestrator.fleet_left import left_by_tag
 from orchestrator.fleet_money import spent_usd
 from orchestrator.fleet_nodes import NODES
 
@@ -43,7 +44,8 @@ def down(ctx: Context, delete_results: bool = False, listed_timeout_s: float = L
     say(f"{len(nodes)} machines in all, {usd(cost)} by launch times and prices", highlight=False)
     if left and by_terraform and not any(part in arn for arn in left for part in BILLED):
         say(
-            f"AWS still lists {', '.join(left)}: Terraform has removed that, it costs nothing, and the list is late",
+            f"AWS still has {', '.join(left)}: it costs nothing, and Terraform removed all it made, so AWS is late or "
+            "somebody else gave it the tag",
             style="yellow",
             highlight=False,
             soft_wrap=True,

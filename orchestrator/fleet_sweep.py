@@ -29,6 +29,7 @@ HEAD_FOLDER = Path("/srv/specsweep/results")
 """On the head's volume, as its container sees it: results and fetched inputs outlive the container."""
 MLFLOW_PORT = 5000
 NUM_LOOKS, LOOK_EVERY_S = 8, 3.0
+NUM_LOG_LINES = 20
 BEGUN = 'for f in "$1"/*/plan.json; do test ! -e "$f" || test -e "${f%/*}/selection.json" || echo begun; done'
 """Shell: whether a sweep's folder $1 holds one that was not decided."""
 _INPUTS = re.compile(r"s3://[a-z0-9.-]+/inputs/([0-9a-f]{64})")
@@ -119,12 +120,14 @@ def _require_begun(ctx: Context, head_id: str, job: str) -> None:
     """Watch the job's first seconds, in which a wrong image or configuration shows.
 
     Raises:
-        FleetFailed: with the last line of its log.
+        FleetFailed: with the last line of its log, whose end is shown.
     """
     for _ in range(NUM_LOOKS):
         status = on_head(ctx.aws, head_id, ["ray", "job", "status", job])
-        if "FAILED" in status:
+        if f"Job '{job}' failed" in status:  # Ray names the other states in capitals
             lines = on_head(ctx.aws, head_id, ["ray", "job", "logs", job]).strip().splitlines()
+            shown = "\n".join(lines[-NUM_LOG_LINES:])
+            ctx.console.print(shown, highlight=False, markup=False, soft_wrap=True)
             raise FleetFailed(f"{job} failed on the head {head_id} at once: {lines[-1] if lines else 'no log'}")
         if "PENDING" not in status and "RUNNING" not in status:
             return

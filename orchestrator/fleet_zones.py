@@ -11,13 +11,22 @@ NUM_ZONES = 2
 """A second one gives AWS a choice where the first has no machine left."""
 
 
-def find_zones(aws: Aws, fleet: Fleet, worker_types: Sequence[str]) -> tuple[str, ...]:
-    """The head's zone, then another for workers; see `choose_zones`. Local and Wavelength Zones count only where
-    `cluster.aws.availability_zones` names them.
+def find_zones(aws: Aws, fleet: Fleet, worker_types: Sequence[str], made: Sequence[str] = ()) -> tuple[str, ...]:
+    """Where the network is to lie, the head's zone first; see `choose_zones`. Local and Wavelength Zones count only
+    where `cluster.aws.availability_zones` names them.
+
+    Args:
+        made: where it lies already, and stays: another choice would remake it.
 
     Raises:
         ConfigError: no zone has what is asked for.
     """
+    named = fleet.availability_zones
+    if made and named and not set(made) <= set(named):
+        raise ConfigError(
+            f"fleet {fleet.name} lies in {', '.join(made)}, but cluster.aws.availability_zones={','.join(named)}; "
+            "another choice takes `orchestrator fleet down` and `fleet up`"
+        )
     types = sorted({fleet.head_instance_type, *worker_types})
     with aws_errors("asking which zones have the instance types"):
         ec2 = aws.client("ec2")
@@ -33,29 +42,27 @@ def find_zones(aws: Aws, fleet: Fleet, worker_types: Sequence[str]) -> tuple[str
                 {"Name": "opt-in-status", "Values": ["opt-in-not-required"]},
             ]
         )["AvailabilityZones"]
-    zones = fleet.availability_zones or tuple(sorted(zone["ZoneName"] for zone in usual))
-    return choose_zones(zones, offered, fleet, worker_types)
+    zones = tuple(made) or named or tuple(sorted(zone["ZoneName"] for zone in usual))
+    chosen = choose_zones(zones, offered, fleet, types)
+    return tuple(made) or chosen
 
 
 def choose_zones(
-    zones: Sequence[str], offered: Mapping[str, Set[str]], fleet: Fleet, worker_types: Sequence[str]
+    zones: Sequence[str], offered: Mapping[str, Set[str]], fleet: Fleet, types: Sequence[str]
 ) -> tuple[str, ...]:
-    """At most `NUM_ZONES`, the head's first: best one that has the workers' types, too.
+    """The first `NUM_ZONES` that have all `types`: a group also asks the head's zone for workers.
 
     Args:
         zones: to choose from.
         offered: zone -> instance types.
+        types: the head's and the workers'.
     """
-
-    def having(*types: str) -> list[str]:
-        return [zone for zone in zones if offered.get(zone, set()) >= set(types)]
-
-    head, workers = having(fleet.head_instance_type), having(*worker_types)
-    for types, found in (([fleet.head_instance_type], head), (worker_types, workers)):
-        if not found:
-            raise ConfigError(
-                f"{', '.join(types)}: not offered in any of {', '.join(zones) or 'no zones'} of {fleet.region}; "
-                "choose cluster.aws.region or another instance type"
-            )
-    first = next((zone for zone in head if zone in workers), head[0])
-    return (first, *[zone for zone in workers if zone != first][: NUM_ZONES - 1])
+    having = [zone for zone in zones if offered.get(zone, set()) >= set(types)]
+    if not having:
+        known = [f"{zone}: {', '.join(sorted(offered.get(zone, set()) & set(types))) or 'none'}" for zone in zones]
+        raise ConfigError(
+            f"{' and '.join(types)}: not offered together in any zone of {fleet.region} ({'; '.join(known)}); choose "
+            "cluster.aws.region, cluster.aws.availability_zones or another instance type (the head's is "
+            "cluster.aws.head_instance_type)"
+        )
+    return tuple(having[:NUM_ZONES])

@@ -14,6 +14,8 @@ import boto3
 import psutil
 import pytest
 
+from orchestrator.fleet_aws import TAG, Aws
+from orchestrator.fleet_left import is_gone
 from tests.aws import emulated
 
 ORCHESTRATOR = str(Path(sys.executable).with_name("orchestrator"))
@@ -70,6 +72,12 @@ class User:
 
     def output(self, name: str) -> Any:
         return json.loads((self.fleet / "terraform.tfstate").read_text())["outputs"][name]["value"]
+
+    def tagged(self) -> list[str]:
+        """ARNs of what Terraform has made with the fleet's tag."""
+        resources = json.loads((self.fleet / "terraform.tfstate").read_text())["resources"]
+        made = [one["attributes"] for found in resources if found["mode"] == "managed" for one in found["instances"]]
+        return [one["arn"] for one in made if one.get("arn") and TAG in (one.get("tags_all") or {})]
 
     def _watch(self, pid: int, over: threading.Event) -> None:
         while not over.wait(0.1):
@@ -139,7 +147,14 @@ def test_scale_in_ends_a_node(user: User) -> None:
     assert "1 in service, 1 wanted, at most 4" in user.types("scale", "1")
 
 
-def test_down_keeps_results_with_their_key_until_it_is_told_to_delete_them(user: User) -> None:
+def test_down_keeps_results_with_their_key_until_it_is_told_to_delete_them(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, user.environment[name])
+    asked, tagged = Aws(emulated.REGION), user.tagged()
+    assert len(tagged) > 20
+    assert [arn for arn in tagged if is_gone(asked, arn)] == []
     bucket = user.output("results_bucket")
     user.client("s3").put_object(Bucket=bucket, Key="mine/ledger.jsonl", Body=b"measured")
 
@@ -154,6 +169,7 @@ def test_down_keeps_results_with_their_key_until_it_is_told_to_delete_them(user:
     assert user.client("s3").list_buckets()["Buckets"] == []
     assert [key["KeyState"] for key in keys(user)] == ["PendingDeletion"]
     assert user.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"] == []
+    assert [arn for arn in tagged if not is_gone(asked, arn)] == [], "AWS's list of tags may have them for hours"
 
 
 def keys(user: User) -> list[dict[str, Any]]:

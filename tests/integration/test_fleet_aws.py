@@ -21,12 +21,13 @@ from orchestrator import fleet_sweep
 from orchestrator.compose import compose
 from orchestrator.config import Fleet, Hardware, SweepConfig
 from orchestrator.errors import ConfigError, FleetFailed
-from orchestrator.fleet import Context, context, known_nodes, preflight, renew, resize, status
-from orchestrator.fleet_aws import TAG, Aws, groups_of, left_by_tag, nodes_of
+from orchestrator.fleet import Context, context, known_nodes, preflight, renew, resize, status, zones_of
+from orchestrator.fleet_aws import TAG, Aws, groups_of, nodes_of
 from orchestrator.fleet_down import down
 from orchestrator.fleet_head import on_head, session_command
 from orchestrator.fleet_keeper import LeaseKeeper
 from orchestrator.fleet_lease import ACTION, lease_of, release, set_lease
+from orchestrator.fleet_left import left_by_tag
 from orchestrator.fleet_nodes import NODES, remember
 from orchestrator.fleet_prices import priced
 from orchestrator.fleet_sweep import BEGUN, fetched_sweep, for_head, start_sweep
@@ -113,9 +114,10 @@ def fleet_of(config: SweepConfig) -> Fleet:
     return config.cluster.aws
 
 
-def give_state(ctx: Context, head_id: str) -> None:
-    """As Terraform leaves it, as far as a sweep reads it."""
+def give_state(ctx: Context, head_id: str, *zones: str) -> None:
+    """As Terraform leaves it, as far as a sweep and `fleet up` read it."""
     outputs = {
+        "availability_zones": zones,
         "head_instance_id": head_id,
         "ray_address": "10.42.0.10:6379",
         "mlflow_uri": "http://10.42.0.10:5000",
@@ -468,15 +470,27 @@ def test_budget_counts_what_ended_before_the_sweep_was_sent_to_the_head(
     )
 
 
-def test_job_that_fails_at_once_is_told_with_its_last_line(
-    cloud: Aws, ctx: Context, monkeypatch: pytest.MonkeyPatch
+def test_job_that_fails_at_once_is_told_with_its_log(
+    cloud: Aws, ctx: Context, said: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What Ray 2.60's command line prints of a job that waits, then fails."""
     give_state(ctx, head_id(cloud))
-    answers = {"submit": "", "status": "Status for job 'x': FAILED", "logs": "Traceback ...\nNo module named 'boto3'\n"}
-    monkeypatch.setattr(fleet_sweep, "on_head", lambda aws, head, command: answers[command[2]])
+    states = iter(
+        ["INFO cli.py:92 -- Status for job '{}': PENDING\n", "ERR cli.py:75 -- \x1b[31mJob '{}' failed\x1b[39m\n"]
+    )
+
+    def answer(aws: Aws, head: str, command: Sequence[str]) -> str:
+        if command[2] == "status":
+            return next(states).format(command[-1])
+        return "Traceback ...\nNo module named 'boto3'\n" if command[2] == "logs" else ""
+
+    monkeypatch.setattr(fleet_sweep, "on_head", answer)
+    monkeypatch.setattr(fleet_sweep, "LOOK_EVERY_S", 0.0)
 
     with pytest.raises(FleetFailed, match=r"failed on the head i-.* at once: No module named 'boto3'"):
         start_sweep(ctx, compose(OVERRIDES), None)
+    assert "Traceback ...\nNo module named" in said.getvalue()
+    assert "Started" not in said.getvalue()
 
 
 def test_same_sweep_sent_twice_lies_once_in_the_bucket(cloud: Aws, ctx: Context) -> None:
@@ -603,8 +617,26 @@ def test_fleet_of_somebody_else_with_the_same_name_is_not_taken_over(ctx: Contex
 def test_instance_type_that_the_region_lacks_is_said_at_once(cloud: Aws, tmp_path: Path, said: io.StringIO) -> None:
     ctx = made(tmp_path, said, "hardware.instance_type=r8i.99xlarge", "cluster.aws.name=other")
 
-    with pytest.raises(ConfigError, match=r"r8i\.99xlarge: not offered in any of us-east-1a, .* of us-east-1"):
+    with pytest.raises(ConfigError, match=r"r8i\.99xlarge: not offered .* zone of us-east-1 \(us-east-1a: m7i\.large"):
         preflight(ctx)
+
+
+@pytest.mark.parametrize(
+    ("override", "refusal"),
+    [
+        ("cluster.aws.max_hours=20", None),
+        ("cluster.aws.availability_zones=[us-east-1a]", "lies in us-east-1b, .* another choice takes"),
+        ("hardware.instance_type=r8i.99xlarge", r"r8i\.99xlarge: not offered .* \(us-east-1b: m7i\.large\)"),
+    ],
+)
+def test_fleet_stays_in_its_zones_which_must_have_what_it_is_to_get(
+    cloud: Aws, tmp_path: Path, said: io.StringIO, override: str, refusal: str | None
+) -> None:
+    ctx = made(tmp_path, said, override)
+    give_state(ctx, head_id(cloud), "us-east-1b")
+
+    with pytest.raises(ConfigError, match=refusal) if refusal else nullcontext():
+        assert zones_of(ctx) == ("us-east-1b",)
 
 
 def test_image_that_is_not_in_its_registry_is_said_at_once(cloud: Aws, tmp_path: Path, said: io.StringIO) -> None:
@@ -657,7 +689,7 @@ def test_what_aws_lists_late_is_told_and_only_what_costs_fails_the_end(
     finally:
         ec2.delete_vpc(VpcId=left) if kind == "vpc" else ec2.delete_volume(VolumeId=left)
 
-    assert (f"{left}: Terraform has removed that" in said.getvalue()) != is_refused
+    assert (f"{left}: it costs nothing" in said.getvalue()) != is_refused
 
 
 def test_down_can_be_repeated(cloud: Aws, ctx: Context, said: io.StringIO) -> None:
