@@ -56,7 +56,8 @@ class Fleet(Strict):
     release_at_end: bool = True
     """The end of a sweep scales the workers to zero."""
     model_mirror: str | None = Field(default=None, pattern=r"^s3://[a-z0-9.-]+(/[A-Za-z0-9._/-]*)?$")
-    """Model files in S3, s3://BUCKET/PREFIX; None: nodes fetch from the Hugging Face hub."""
+    """Model files in S3, s3://BUCKET/PREFIX, in a bucket of yours with SSE-S3 encryption, not the fleet's own; None:
+    nodes fetch from the Hugging Face hub."""
     results_bucket: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")
     """Bucket to make for results; None: named after the fleet and the account."""
     mlflow_allowed_hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9.*:-]+$")], ...] = ()
