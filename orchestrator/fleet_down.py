@@ -18,7 +18,7 @@ KEPT = ("aws_s3_bucket", "aws_kms_key.", "aws_kms_alias.")
 LISTED_TIMEOUT_S = 120.0
 """AWS lists what is deleted for a while."""
 POLL_S = 5.0
-BILLED = (":instance/", ":natgateway/", ":volume/", ":elastic-ip/", ":autoscaling:", ":s3:::", ":kms:", ":secret")
+BILLED = (":instance/", ":natgateway/", ":volume/", ":elastic-ip/", ":autoscaling:", ":s3:::", ":kms:")
 """In ARNs of what costs something as long as it is there."""
 
 
