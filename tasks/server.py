@@ -75,6 +75,8 @@ class VllmServer(Engine):
         self._port = self._wanted_port or free_port()
         launch = launch_of(self.spec, name=self.name, port=self._port, api_key=self.api_key, cpus=self._cpus)
         self._launch = launch
+        if self.spec.launcher == "process":
+            self.preloaded = tuple(launch.env.get("LD_PRELOAD", "").replace(":", " ").split())
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         try:
             with thread_on(self._cpus):
