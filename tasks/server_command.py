@@ -102,7 +102,12 @@ def serve_arguments(spec: ServerSpec) -> list[str]:
 
 
 def server_env(
-    spec: ServerSpec, *, api_key: str, preload: Sequence[str], inherited: Mapping[str, str]
+    spec: ServerSpec,
+    *,
+    api_key: str,
+    preload: Sequence[str],
+    inherited: Mapping[str, str],
+    sockets_dir: Path | None = None,
 ) -> dict[str, str]:
     """The engine's whole environment: `inherited` without what would silently change the arm, the arm's own on top.
 
@@ -110,6 +115,7 @@ def server_env(
         preload: libraries, as paths or names that the loader finds (see `preloaded_libraries`).
         inherited: the environment of the process that starts the engine. VLLM_* (but for its folders), RAY_* and
             OMP_NUM_THREADS are dropped: what shapes a measurement comes from `server.env`, which is part of the arm.
+        sockets_dir: for the sockets between vLLM's processes, which it never removes; None: TMPDIR, as vLLM has it.
     """
     env = {name: value for name, value in inherited.items() if not _is_dropped(name)}
     env |= {
@@ -122,6 +128,8 @@ def server_env(
     missing = [library for library in preload if Path(library).name not in env.get("LD_PRELOAD", "")]
     if missing:
         env["LD_PRELOAD"] = ":".join(filter(None, [*missing, env.get("LD_PRELOAD")]))
+    if sockets_dir is not None:
+        env["VLLM_RPC_BASE_PATH"] = str(sockets_dir)  # vLLM leaves it out of what its compile cache is keyed by
     if spec.omp_threads_bind is not None:
         env["VLLM_CPU_OMP_THREADS_BIND"] = spec.omp_threads_bind
     if spec.patches:
