@@ -13,7 +13,7 @@ from orchestrator.measured_server import measured_servers
 from orchestrator.plan import Plan
 from orchestrator.records import Arm
 from orchestrator.suggest import hint
-from orchestrator.sweep_dir import SweepDir
+from orchestrator.sweep_dir import SweepDir, writing
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,12 @@ def export_files(sweep_dir: SweepDir, name: str | None, output: Path | None) -> 
     decided = decide(sweep_dir.config(), plan, sweep_dir.ledger().valid_blocks())
     arm = _named(plan, name) if name else _recommended(sweep_dir, decided)
     folder = output or sweep_dir.path / "deploy"
-    folder.mkdir(parents=True, exist_ok=True)
     server = measured_servers(arm, plan.arms, visits)[0]
     files = deployment_files(server, sweep_dir.config().hardware, _user())
-    for file_name, text in files.items():
-        (folder / file_name).write_text(text, encoding="utf-8")
+    with writing(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file_name, text in files.items():
+            (folder / file_name).write_text(text, encoding="utf-8")
     return Exported(arm, _why(decided, arm), tuple(folder / file_name for file_name in files))
 
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from orchestrator.records import ServerSpec
 from tasks.server_command import (
@@ -38,8 +39,12 @@ class Launch:
         return int(pid) if done.returncode == 0 and pid.isdecimal() and int(pid) > 0 else started_pid
 
 
-def launch_of(spec: ServerSpec, *, name: str, port: int, api_key: str, cpus: str | None) -> Launch:
+def launch_of(
+    spec: ServerSpec, *, name: str, port: int, api_key: str, cpus: str | None, sockets_dir: Path | None = None
+) -> Launch:
     """The command for `spec`, as it is located on this node, on that loopback port.
+
+    `sockets_dir` as in `server_env`; a container has its own /tmp, which goes with it.
 
     Raises:
         EngineNotFound: its executable does not exist.
@@ -47,7 +52,9 @@ def launch_of(spec: ServerSpec, *, name: str, port: int, api_key: str, cpus: str
     if spec.launcher == "docker":
         return _in_container(spec, name=name, port=port, api_key=api_key, cpus=cpus)
     argv = server_argv(spec, host=HOST, port=port)
-    return Launch(argv, server_env(spec, api_key=api_key, preload=preloaded_libraries(spec), inherited=os.environ))
+    preload = preloaded_libraries(spec)
+    env = server_env(spec, api_key=api_key, preload=preload, inherited=os.environ, sockets_dir=sockets_dir)
+    return Launch(argv, env)
 
 
 def _in_container(spec: ServerSpec, *, name: str, port: int, api_key: str, cpus: str | None) -> Launch:

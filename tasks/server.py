@@ -38,6 +38,7 @@ class VllmServer(Engine):
         stop_grace_s: seconds from SIGTERM to SIGKILL.
         cpus: the CPUs that the engine may use, as `0-31`; None: this process's.
         folders: model as the spec names it -> its files on this node, where they were fetched (tasks.model_files).
+        sockets_dir: for the engine's unix sockets, which it leaves behind; None: TMPDIR.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class VllmServer(Engine):
         stop_grace_s: float = 10.0,
         cpus: str | None = None,
         folders: Mapping[str, str] | None = None,
+        sockets_dir: Path | None = None,
     ) -> None:
         self.spec = located(spec, folders or {})
         self.name = name
@@ -58,6 +60,7 @@ class VllmServer(Engine):
         self._wanted_port = port
         self._stop_grace_s = stop_grace_s
         self._cpus = cpus
+        self._sockets_dir = sockets_dir
         self._launch: Launch | None = None
         self._process: GuardedProcess | None = None
         self._port = 0
@@ -73,7 +76,14 @@ class VllmServer(Engine):
         if self._wanted_port is not None and not can_bind(self._wanted_port):
             raise PortTaken(_taken(self.name, self._wanted_port))
         self._port = self._wanted_port or free_port()
-        launch = launch_of(self.spec, name=self.name, port=self._port, api_key=self.api_key, cpus=self._cpus)
+        launch = launch_of(
+            self.spec,
+            name=self.name,
+            port=self._port,
+            api_key=self.api_key,
+            cpus=self._cpus,
+            sockets_dir=self._sockets_dir,
+        )
         self._launch = launch
         if self.spec.launcher == "process":
             self.preloaded = tuple(launch.env.get("LD_PRELOAD", "").replace(":", " ").split())

@@ -106,7 +106,12 @@ def serve_arguments(spec: ServerSpec) -> list[str]:
 
 
 def server_env(
-    spec: ServerSpec, *, api_key: str, preload: Sequence[str], inherited: Mapping[str, str]
+    spec: ServerSpec,
+    *,
+    api_key: str,
+    preload: Sequence[str],
+    inherited: Mapping[str, str],
+    sockets_dir: Path | None = None,
 ) -> dict[str, str]:
     """The engine's whole environment: `inherited` without what would silently change the arm, the arm's own on top.
 
@@ -115,13 +120,17 @@ def server_env(
         inherited: the environment of the process that starts the engine. VLLM_* (but for its folders), RAY_*
             and the threading libraries' variables are dropped: what shapes a measurement comes from `server.env`,
             which is part of the arm.
+        sockets_dir: for the sockets between vLLM's processes, which it never removes; None: TMPDIR, as vLLM has it.
     """
     env = {name: value for name, value in inherited.items() if not _is_dropped(name)}
     # The container image already preloads OpenMP together with an allocator: keep what is there.
     there = env.get("LD_PRELOAD", "")
     missing = [library for library in preload if Path(library).name not in there]
     own = arm_env(spec, ":".join(filter(None, [*missing, there])) if missing else None)
-    return env | {"VLLM_API_KEY": api_key, "PYTHONUNBUFFERED": "1"} | own
+    env |= {"VLLM_API_KEY": api_key, "PYTHONUNBUFFERED": "1"}
+    if sockets_dir is not None:
+        env["VLLM_RPC_BASE_PATH"] = str(sockets_dir)  # vLLM leaves it out of what its compile cache is keyed by
+    return env | own
 
 
 def arm_env(spec: ServerSpec, ld_preload: str | None = None) -> dict[str, str]:

@@ -42,7 +42,7 @@ from tasks.model_files import fetch_models
 from tasks.preflight import refuse_arm
 from tasks.server import VllmServer
 from tasks.server_log import applied_patches, thread_binding
-from tasks.visit_folder import require_room, visit_folder
+from tasks.visit_folder import require_room, sockets_folder, visit_folder
 
 COUNTERS_TIMEOUT_S = 10.0
 END_NOTICE_S = 0.5
@@ -58,8 +58,8 @@ def run_visit(task: VisitTask, prompts: PromptsByDataset) -> Iterator[VisitEvent
 
     What goes wrong with server or load ends the visit with its reason in the record; blocks finished before count.
     """
-    with visit_folder() as folder:
-        run = _Run(task, prompts, folder / f"{task.visit.id}.log")
+    with visit_folder() as folder, sockets_folder(folder) as sockets_dir:
+        run = _Run(task, prompts, folder / f"{task.visit.id}.log", sockets_dir)
         try:
             with notice.under_way():
                 require_room(folder)
@@ -72,10 +72,11 @@ def run_visit(task: VisitTask, prompts: PromptsByDataset) -> Iterator[VisitEvent
 class _Run:
     """The times and facts that a visit gathers on its way."""
 
-    def __init__(self, task: VisitTask, prompts: PromptsByDataset, log_path: Path) -> None:
+    def __init__(self, task: VisitTask, prompts: PromptsByDataset, log_path: Path, sockets_dir: Path) -> None:
         self.task = task
         self.prompts = prompts
         self.log_path = log_path
+        self.sockets_dir = sockets_dir
         self._start_clock()
         self.secrets = secrets_of(os.environ)
         """What neither the log nor a message may give away."""
@@ -154,6 +155,7 @@ class _Run:
             stop_grace_s=limits.stop_grace_s,
             cpus=self.binding.cpus if self.binding else None,
             folders=folders,
+            sockets_dir=self.sockets_dir,
         )
 
     @property

@@ -13,6 +13,9 @@ from orchestrator.errors import NodeUnavailable
 PREFIX = "specsweep-visit-"
 MIN_FREE_MB = 64
 """For a server's log and what the engine compiles."""
+MAX_SOCKETS_DIR_BYTES = 107 - len("/") - 36
+"""Of a folder for vLLM's sockets, which it names by UUIDs: Linux takes 107 bytes for the whole path (unix(7))."""
+SHORT_TMP = Path("/tmp")
 
 
 @contextmanager
@@ -22,7 +25,27 @@ def visit_folder() -> Iterator[Path]:
     Raises:
         NodeUnavailable: it cannot be made.
     """
-    parent = Path(tempfile.gettempdir())
+    with _own_folder(Path(tempfile.gettempdir())) as folder:
+        yield folder
+
+
+@contextmanager
+def sockets_folder(folder: Path) -> Iterator[Path]:
+    """Where the engine's unix sockets may lie: the visit's `folder`, or where its path is too long for them one below
+    /tmp, which is removed as that is.
+
+    Raises:
+        NodeUnavailable: it cannot be made.
+    """
+    if len(os.fsencode(folder)) <= MAX_SOCKETS_DIR_BYTES:
+        yield folder
+        return
+    with _own_folder(SHORT_TMP) as short:
+        yield short
+
+
+@contextmanager
+def _own_folder(parent: Path) -> Iterator[Path]:
     for left in parent.glob(f"{PREFIX}*"):
         _remove_if_free(left)
     try:

@@ -1,6 +1,8 @@
 """A whole visit with ngram on the real engine: the log, the counters and the arm agree, without a drafter anywhere."""
 
 import json
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,18 @@ OVERRIDES = [
 ]
 
 
-def test_ngram_is_measured_as_the_arm_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tmpdir_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Short enough for sockets, and without those of other engines on this machine."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+def test_ngram_is_measured_as_the_arm_it_is_and_leaves_no_socket(
+    monkeypatch: pytest.MonkeyPatch, tmpdir_of_its_own: Path
+) -> None:
     monkeypatch.setattr("tasks.visit.take_normal_priority", lambda: None)  # this process is the tests' own
     lines = Path(resolve_data_file("demo://prompts/code.jsonl")).read_text().splitlines()
     prompts = tuple(Prompt(messages=(Message(role="user", content=json.loads(line)["prompt"]),)) for line in lines)
@@ -44,3 +57,4 @@ def test_ngram_is_measured_as_the_arm_it_is(monkeypatch: pytest.MonkeyPatch) -> 
     assert measured.counters is not None
     assert 0 < measured.counters.num_draft_tokens <= 5 * measured.counters.num_drafts
     assert measured.counters.num_accepted_tokens > 0
+    assert not [path for path in tmpdir_of_its_own.rglob("*") if path.is_socket()]

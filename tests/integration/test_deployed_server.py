@@ -28,7 +28,7 @@ from tests.unit.builders import make_plan
 TCMALLOC = "libtcmalloc_minimal.so.4"
 COMMITS = {"org/target": "a" * 40, "org/drafter": "b" * 40}
 MARKER = uuid.uuid4().hex
-OURS = {"VLLM_API_KEY", "PYTHONUNBUFFERED"}
+OURS = {"VLLM_API_KEY", "PYTHONUNBUFFERED", "VLLM_RPC_BASE_PATH"}
 """Of the measuring process, for itself."""
 TRANSPORT = {"--host": 2, "--port": 2, "--disable-uvicorn-access-log": 1}
 

@@ -188,6 +188,12 @@ def test_inherited_settings_that_would_change_the_arm_unseen_are_dropped() -> No
     assert not {"VLLM_ATTENTION_BACKEND", "OMP_NUM_THREADS", "KMP_BLOCKTIME", "RAY_ADDRESS", "PYTHONPATH"} & env.keys()
 
 
+def test_sockets_lie_where_the_visit_wants_them_and_by_vllms_own_choice_without_one(tmp_path: Path) -> None:
+    placed = server_env(_spec(), api_key="key", preload=(), inherited={}, sockets_dir=tmp_path)
+    assert placed["VLLM_RPC_BASE_PATH"] == str(tmp_path)
+    assert "VLLM_RPC_BASE_PATH" not in _env(_spec())
+
+
 def test_the_arms_own_environment_has_the_last_word() -> None:
     env = _env(
         _spec(kv_cache_gib=40, omp_threads_bind="0-31", env={"OMP_NUM_THREADS": "8", "VLLM_CPU_KVCACHE_SPACE": "2"})

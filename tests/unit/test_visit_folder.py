@@ -1,15 +1,17 @@
 """What killed visits leave on a node is removed, what running ones use is not."""
 
+import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from orchestrator.errors import NodeUnavailable
 from tasks import visit_folder as module
-from tasks.visit_folder import require_room, visit_folder
+from tasks.visit_folder import require_room, sockets_folder, visit_folder
 
 HOLDER = """
 import sys, tempfile, time
@@ -45,6 +47,22 @@ def test_folder_of_a_running_visit_stays_and_that_of_a_killed_one_goes(temporary
     holder.wait()
     with visit_folder() as folder:
         assert list(temporary.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("length", [20, 45, 46, 90], ids=lambda length: f"TMPDIR of {length} bytes")
+def test_sockets_are_bound_whatever_tmpdir_is_called_and_are_gone_with_the_visit(
+    monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as parent:
+        tmpdir, short = Path(f"{parent}/{'t' * length}"[:length]), Path(parent) / "s"
+        tmpdir.mkdir(exist_ok=True)
+        short.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmpdir))
+        monkeypatch.setattr(module, "SHORT_TMP", short)
+        with visit_folder() as folder, sockets_folder(folder) as sockets_dir, socket.socket(socket.AF_UNIX) as bound:
+            assert sockets_dir.parent == (tmpdir if length < 46 else short)
+            bound.bind(f"{sockets_dir}/{uuid4()}")  # as vLLM names them
+        assert list(tmpdir.iterdir()) == list(short.iterdir()) == []
 
 
 def test_full_disk_is_the_nodes_fault_and_said_in_numbers(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
