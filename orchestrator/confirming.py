@@ -82,14 +82,15 @@ class Confirming:
         return visit if not is_tried and self.affords(plan, ledger, [visit]) else None
 
     def _missing(self, plan: Plan, ledger: LedgerView, arm: Arm, phase: Phase, node: str) -> list[Block]:
-        """Of the first blocks of every workload that the traffic mix has a share of."""
+        """Of the last blocks of every workload that the traffic mix has a share of: a search that ended before them chose
+        by other prompts."""
         mixed = {cell.id for cell in mixed_workloads(plan, traffic_of(self._config.workload))}
-        number = num_first(self._config.search, self._config.selection)
+        first = self._config.workload.num_blocks - num_first(self._config.search, self._config.selection)
         blocks = [
             block
             for block in plan.blocks
             if block.workload_id in mixed
-            and block.index < number
+            and block.index >= first
             and not ledger.has(measurement_key(arm.id, block.id, phase, node))
         ]
         return sorted(blocks, key=lambda block: block.index)
