@@ -25,7 +25,7 @@ from orchestrator.plan_text import print_preview
 from orchestrator.preview import preview, preview_data
 from orchestrator.selection import Selection
 from orchestrator.suggest import explain
-from orchestrator.sweep_dir import SweepDir, find_sweep, write_comparison
+from orchestrator.sweep_dir import SweepDir, find_measured, find_sweep, write_comparison, writing
 from orchestrator.terminal import check_text, commands_text, hardware_table, verdict_table
 
 app = typer.Typer(
@@ -141,8 +141,9 @@ def select(where: Where = None, results_dir: ResultsDir = Path("results"), as_js
     """Decide again from a sweep's ledger, also while it is running; writes selection.json and the report."""
     from orchestrator.sweep import decide_and_report
 
-    found = find_sweep(results_dir, where)
-    selection = decide_and_report(found)
+    found = find_measured(results_dir, where)
+    with writing(str(found.path)):
+        selection = decide_and_report(found)
     if as_json:
         _print_json(selection.model_dump(mode="json"))
     else:
@@ -154,11 +155,13 @@ def report(where: Where = None, results_dir: ResultsDir = Path("results")) -> No
     """Write report.html and report.md again from a sweep's selection."""
     from orchestrator.report import write_report
 
-    found = find_sweep(results_dir, where)
+    found = find_measured(results_dir, where)
     selection = found.selection()
     if selection is None:
         raise ConfigError(f"{found.path} has no selection.json yet; `orchestrator select` makes one from its ledger")
-    for path in write_report(found.path, selection, found.plan(), found.ledger(), found.config().model):
+    with writing(str(found.path)):
+        paths = write_report(found.path, selection, found.plan(), found.ledger(), found.config().model)
+    for path in paths:
         out.print(str(path), soft_wrap=True, highlight=False)
 
 
@@ -193,7 +196,7 @@ def export(
     """Write what platforms take: a vLLM config file, a Compose file, a systemd unit, a Kubernetes Deployment."""
     from orchestrator.export import export_files
 
-    for path in export_files(find_sweep(results_dir, where), arm, output):
+    for path in export_files(find_measured(results_dir, where), arm, output):
         out.print(str(path), soft_wrap=True, highlight=False)
 
 
@@ -202,7 +205,9 @@ def example(results_dir: ResultsDir = Path("results")) -> None:
     """Copy the shipped example, a measured demo sweep, to results/example: something to try select and report on."""
     from orchestrator.example import copy_example
 
-    out.print(str(copy_example(results_dir)), soft_wrap=True, highlight=False)
+    with writing(f"--results-dir {results_dir}"):
+        folder = copy_example(results_dir)
+    out.print(str(folder), soft_wrap=True, highlight=False)
 
 
 @app.command(epilog=examples("compare demo mine", "compare demo mine --json"))
@@ -218,7 +223,7 @@ def compare(
     """
     from orchestrator.compare_text import compare_folders, print_comparison
 
-    a, b = find_sweep(results_dir, first), find_sweep(results_dir, second)
+    a, b = find_measured(results_dir, first), find_measured(results_dir, second)
     compared = compare_folders(a, b)
     if as_json:
         _print_json(compared.model_dump(mode="json"))
@@ -242,7 +247,7 @@ def break_even(
     from orchestrator.break_even_text import break_even_table, parse_profile
     from orchestrator.measured import fold
 
-    found = find_sweep(results_dir, where)
+    found = find_measured(results_dir, where)
     profile = parse_profile(survival, acceptance_length)
     cells = fold(found.ledger().valid_blocks(), found.config().selection).cells
     rows = break_evens(found.plan(), cells, profile)

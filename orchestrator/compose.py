@@ -189,7 +189,10 @@ def _check_choice(loader: ConfigLoaderImpl, override: Override) -> None:
         raise ConfigError(f"{override.input_line!r}: several may be chosen, so write 'dataset@datasets=[NAME,NAME]'")
     known = loader.get_group_options(group)
     value = override.value()
-    for name in value if isinstance(value, list) else [value]:
+    names = value if isinstance(value, list) else [value]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{override.input_line!r}: names {name} twice")
         if not isinstance(name, str):
             raise ConfigError(
                 f"{override.input_line!r}: {group} is chosen by name (known: {', '.join(known)}); "

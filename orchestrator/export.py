@@ -8,7 +8,7 @@ from orchestrator.deployment import deployment_files
 from orchestrator.errors import ConfigError
 from orchestrator.records import Arm
 from orchestrator.suggest import hint
-from orchestrator.sweep_dir import SweepDir
+from orchestrator.sweep_dir import SweepDir, writing
 from tasks.cpu_binding import bound
 
 
@@ -24,10 +24,11 @@ def export_files(sweep_dir: SweepDir, arm_name: str | None, output: Path | None)
     for binding in bindings_of(arm.server, visits)[:1]:  # of the first server where a node has several
         arm = arm.model_copy(update={"server": bound(arm.server, binding)})
     folder = output or sweep_dir.path / "deploy"
-    folder.mkdir(parents=True, exist_ok=True)
     files = deployment_files(arm, sweep_dir.config().hardware, engines[-1] if engines else None)
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    with writing(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in files]
 
 

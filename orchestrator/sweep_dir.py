@@ -1,6 +1,7 @@
 """The folder a sweep leaves behind: results/<name>/<UTC time>/, and the link results/latest."""
 
 import contextlib
+import errno
 import gzip
 import os
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 from pydantic import ValidationError
 
 from orchestrator.compose import load_yaml, to_yaml
@@ -66,7 +67,7 @@ class SweepDir:
     def selection(self) -> Selection | None:
         if not self.selection_path.exists():
             return None
-        return _read(Selection, self.selection_path)
+        return _read(Selection, self.selection_path, "`orchestrator select` makes it again from the ledger")
 
     def write_selection(self, selection: Selection) -> None:
         _replace(self.selection_path, selection.model_dump_json(indent=2))
@@ -150,15 +151,9 @@ def open_sweep(config: SweepConfig, plan: Plan) -> Iterator[tuple[SweepDir, bool
         SweepLocked: another process measures under that name.
     """
     root = Path(config.results_dir) / config.name
-    root.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(root / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise SweepLocked(
-            f"another process is running the sweep {config.name!r} ({root / '.lock'} is held); "
-            "wait for it, or give this one a name of its own: name=..."
-        ) from None
+    with writing(f"results_dir={config.results_dir}"):
+        root.mkdir(parents=True, exist_ok=True)
+        lock = _locked(root, config.name)
     try:
         earlier = _unfinished(root, config, plan)
         if earlier:
@@ -168,6 +163,18 @@ def open_sweep(config: SweepConfig, plan: Plan) -> Iterator[tuple[SweepDir, bool
         lock.release()
 
 
+def _locked(root: Path, name: str) -> BaseFileLock:
+    lock = FileLock(root / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise SweepLocked(
+            f"another process is running the sweep {name!r} ({root / '.lock'} is held); "
+            "wait for it, or give this one a name of its own: name=..."
+        ) from None
+    return lock
+
+
 def newest_sweep(results_dir: Path, name: str) -> SweepDir | None:
     """The newest sweep of that name that has a plan."""
     sweeps = _sweeps(results_dir / name)
@@ -175,21 +182,51 @@ def newest_sweep(results_dir: Path, name: str) -> SweepDir | None:
 
 
 def find_sweep(results_dir: Path, where: str | None) -> SweepDir:
-    """A sweep by its folder or name; None is the latest.
+    """A sweep by its folder, by its name or the folder of all of that name (the newest), or None, the latest.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or its folder is not whole.
     """
-    if where is None:
-        found = SweepDir((results_dir / "latest").resolve())
-    elif (Path(where) / "plan.json").exists():
-        found = SweepDir(Path(where).resolve())
-    else:
-        found = newest_sweep(results_dir, where) or SweepDir(results_dir / where)
-    if not (found.path / "plan.json").exists():
+    found = _latest(results_dir) if where is None else _named(results_dir, where)
+    if found is None:
         wanted = "no sweep yet" if where is None else f"no sweep {where!r}"
         raise ConfigError(f"{wanted} in {results_dir.absolute()}; run `orchestrator sweep` first, or name its folder")
+    if not (found.path / "config.yaml").exists():
+        raise ConfigError(f"{found.path} has no config.yaml, which tells how it was measured; restore it from a copy")
     return found
+
+
+def find_measured(results_dir: Path, where: str | None) -> SweepDir:
+    """As `find_sweep`, of one that has measured.
+
+    Raises:
+        ConfigError: as there, or it has no ledger.
+    """
+    found = find_sweep(results_dir, where)
+    if not found.ledger_path.exists():
+        raise ConfigError(
+            f"{found.path} has no ledger.jsonl: nothing was measured there yet; run the same sweep again, or restore "
+            "the file from a copy"
+        )
+    return found
+
+
+def _latest(results_dir: Path) -> SweepDir | None:
+    """By the link; without it, as in a copy that has none, the one that began last."""
+    linked = results_dir / "latest"
+    if (linked / "plan.json").exists():
+        return SweepDir(linked.resolve())
+    sweeps = sorted(results_dir.glob("*/*/plan.json"), key=lambda path: path.parent.name)
+    return SweepDir(sweeps[-1].parent) if sweeps else None
+
+
+def _named(results_dir: Path, where: str) -> SweepDir | None:
+    folder = Path(where).resolve()
+    if (folder / "plan.json").exists():
+        return SweepDir(folder)
+    if (results_dir / where / "plan.json").exists():
+        return SweepDir(results_dir / where)
+    return newest_sweep(results_dir, where) or newest_sweep(folder.parent, folder.name)
 
 
 def _sweeps(root: Path) -> list[SweepDir]:
@@ -265,14 +302,29 @@ def _raw_request(line: bytes, where: str) -> RawRequest:
         ) from error
 
 
-def _read(kind: type[Kept], path: Path) -> Kept:
+def _read(kind: type[Kept], path: Path, advice: str = "move the sweep's folder away to begin anew") -> Kept:
     try:
         return kind.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise ConfigError(
-            f"{path}: not a {kind.__name__.lower()} of this version ({error.errors()[0]['msg']}); "
-            "move the sweep's folder away to begin anew"
+            f"{path}: not a {kind.__name__.lower()} of this version ({error.errors()[0]['msg']}); {advice}"
         ) from error
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Names `what` cannot be written where the system refuses it; a full disk is another matter.
+
+    Raises:
+        ConfigError: in one line.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        at = f" ({error.filename})" if error.filename else ""
+        raise ConfigError(f"{what} cannot be written: {error.strerror}{at}; name another folder") from error
 
 
 def _replace(path: Path, text: str) -> None:

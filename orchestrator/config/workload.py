@@ -89,6 +89,13 @@ class Workload(Strict):
             raise ValueError(f"repeats a bucket: {[list(bucket) for bucket in buckets]}")
         return buckets
 
+    @field_validator("max_concurrency", "request_rate", "log_speed")
+    @classmethod
+    def _no_level_twice(cls, levels: tuple[Level, ...]) -> tuple[Level, ...]:
+        if len(set(levels)) != len(levels):
+            raise ValueError(f"repeats a value: {list(levels)}")
+        return levels
+
     @model_validator(mode="after")
     def _levels_belong_to_the_arrival(self) -> Self:
         if not self.levels:

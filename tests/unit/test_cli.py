@@ -211,6 +211,44 @@ def test_report_is_written_again_from_the_selection(run: Run, measured: SweepDir
     assert (measured.path / "report.html").exists()
 
 
+def test_select_without_a_ledger_is_refused_and_keeps_the_selection_that_was_there(
+    run: Run, measured: SweepDir
+) -> None:
+    run("select")
+    before = measured.selection_path.read_bytes()
+    measured.ledger_path.unlink()
+
+    code, out, err = run("select")
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "has no ledger.jsonl" in err
+    assert measured.selection_path.read_bytes() == before
+
+
+def test_report_of_a_damaged_selection_says_to_select_again(run: Run, measured: SweepDir) -> None:
+    measured.selection_path.write_text("{")
+
+    code, _, err = run("report")
+
+    assert (code, err.count("\n")) == (2, 1)
+    assert "`orchestrator select` makes it again" in err
+    assert run("select")[0] == 0
+    assert run("report")[0] == 0
+
+
+def test_export_to_a_file_and_example_below_one_are_one_line_and_exit_code_2(
+    run: Run, measured: SweepDir, tmp_path: Path
+) -> None:
+    (tmp_path / "README.md").write_text("mine")
+
+    for words in (("export", "--arm", "dflash-k3", "--output", "README.md"), ("example", "--results-dir", "README.md")):
+        code, out, err = run(*words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "README.md cannot be written" in err
+    assert (tmp_path / "README.md").read_text() == "mine"
+    assert measured.path.exists()
+
+
 def test_record_brings_mlflow_in_line_with_the_folder(
     run: Run, measured: SweepDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from orchestrator.config import SelectionRules, SweepConfig
 from orchestrator.errors import ConfigError, LedgerError, SweepLocked
 from orchestrator.ledger import Ledger
 from orchestrator.records import RawRequest, RequestRecord, Visit
-from orchestrator.sweep_dir import SweepDir, find_sweep, newest_sweep, open_sweep
+from orchestrator.sweep_dir import SweepDir, find_measured, find_sweep, newest_sweep, open_sweep
 from tests.unit.builders import block_record, finished, make_config, plan_of, write_all
 from tests.unit.report_fixture import make_plan as make_report_plan
 from tests.unit.report_fixture import make_selection
@@ -194,8 +194,28 @@ def test_sweep_is_found_by_nothing_name_id_or_folder(config: SweepConfig) -> Non
     newest, _ = run(config, num_blocks=0)
     results = Path(config.results_dir)
 
-    for where in (None, "small", newest.sweep_id, str(newest.path), str(results / "latest")):
+    for where in (None, "small", newest.sweep_id, str(newest.path), str(results / "latest"), str(results / "small")):
         assert find_sweep(results, where).path == newest.path
+
+
+def test_copy_of_the_results_without_its_link_still_has_a_latest_sweep(config: SweepConfig) -> None:
+    run(config.model_copy(update={"name": "zz-older"}))
+    newest, _ = run(config, num_blocks=1)
+    results = Path(config.results_dir)
+    (results / "latest").unlink()
+
+    assert find_sweep(results, None).path == newest.path
+
+
+def test_sweep_without_its_configuration_or_its_ledger_is_one_clear_error(config: SweepConfig) -> None:
+    sweep, _ = run(config)
+    sweep.ledger_path.unlink()
+    with pytest.raises(ConfigError, match=r"has no ledger\.jsonl: nothing was measured there yet"):
+        find_measured(Path(config.results_dir), None)
+
+    (sweep.path / "config.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"has no config\.yaml"):
+        find_sweep(Path(config.results_dir), None)
 
 
 @pytest.mark.parametrize(("where", "what"), [(None, "no sweep yet"), ("other", "no sweep 'other'")])
@@ -276,7 +296,7 @@ def test_selection_is_read_back_as_written(tmp_path: Path) -> None:
 def test_damaged_selection_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "selection.json").write_text("{}")
 
-    with pytest.raises(ConfigError, match=r"selection\.json: not a selection of this version"):
+    with pytest.raises(ConfigError, match=r"selection\.json: not a selection of this .*orchestrator select` makes it"):
         SweepDir(tmp_path).selection()
 
 
