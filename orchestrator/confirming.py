@@ -82,8 +82,8 @@ class Confirming:
         return visit if not is_tried and self.affords(plan, ledger, [visit]) else None
 
     def _missing(self, plan: Plan, ledger: LedgerView, arm: Arm, phase: Phase, node: str) -> list[Block]:
-        """Of the last blocks of every workload that the traffic mix has a share of: a search that ended before them chose
-        by other prompts."""
+        """Of the last blocks of every workload that the traffic mix has a share of: a search that ended early chose by
+        other prompts."""
         mixed = {cell.id for cell in mixed_workloads(plan, traffic_of(self._config.workload))}
         first = self._config.workload.num_blocks - num_first(self._config.search, self._config.selection)
         blocks = [

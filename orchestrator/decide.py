@@ -81,7 +81,7 @@ def decide(
 
 
 def _allowed(found: Comparisons, workloads: Sequence[WorkloadResult], where: Sequence[bool]) -> list[Arm]:
-    """Speculative arms with enough blocks on all workloads of `where` (one a workload) that break no constraint there."""
+    """Speculative arms with enough blocks and no broken constraint on all of `where` (one flag a workload)."""
     cells = list(compress(found.plan.workloads, where))
     return [
         arm
