@@ -7,6 +7,7 @@ apart get more, until each workload's winner is settled, all is measured, or the
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pydantic import PrivateAttr
 
@@ -14,7 +15,7 @@ from orchestrator.budget import Budget
 from orchestrator.config import Search, SelectionRules, Strict
 from orchestrator.ledger import LedgerView, measurement_key
 from orchestrator.plan import Plan
-from orchestrator.policy import gone_nodes, make_visit, num_first
+from orchestrator.policy import given_up_blocks, gone_nodes, make_visit, missing_blocks, num_first, num_tries
 from orchestrator.records import Arm, Block, Phase, Visit
 from orchestrator.worth import Wanted, Worth
 
@@ -47,7 +48,7 @@ class Adaptive(Strict):
             return session.visit(plan.baseline, "opening", wanted) or session.visit(arm, "arm", wanted)
         if any(visit.phase == "arm" for visit in under_way):
             return None
-        return session.visit(plan.baseline, "closing", closing_blocks(plan, ledger, node))
+        return session.visit_of(plan.baseline, "closing", session.to_close)
 
     def is_complete(self, plan: Plan, ledger: LedgerView) -> bool:
         """Whether nothing is worth measuring, or affordable, any more, and every node that measured has closed."""
@@ -56,11 +57,7 @@ class Adaptive(Strict):
         return (
             bool(nodes)
             and not self._next_arm(sessions[0], ())
-            and not any(
-                session.missing(plan.baseline, "closing", closing_blocks(plan, ledger, session.node))
-                for session in sessions
-                if session.node not in gone_nodes(ledger)
-            )
+            and not any(session.to_close for session in sessions if session.node not in gone_nodes(ledger))
         )
 
     def dropped(self, plan: Plan, ledger: LedgerView) -> dict[tuple[str, str], str]:
@@ -114,48 +111,51 @@ class _Session:
     node: str
     max_attempts: int
 
+    @cached_property
+    def _given_up(self) -> frozenset[str]:
+        return given_up_blocks(self.plan, self.ledger, self.started, self.node, self.max_attempts)
+
     def missing(self, arm: Arm, phase: Phase, wanted: Wanted) -> list[Block]:
-        """First blocks of all workloads first, as `policy.missing_blocks`."""
-        blocks = [
-            block
-            for block in self.plan.blocks
-            if block.index < wanted.get(block.workload_id, 0)
-            and not self.ledger.has(measurement_key(arm.id, block.id, phase, self.node))
-        ]
+        """First blocks of all workloads first, as `policy.missing_blocks`. The next ones stand in for those that have
+        no baseline here."""
+        taken: Counter[str] = Counter()
+        blocks = []
+        for block in self.plan.blocks:
+            if block.id not in self._given_up and taken[block.workload_id] < wanted.get(block.workload_id, 0):
+                taken[block.workload_id] += 1
+                if not self.ledger.has(measurement_key(arm.id, block.id, phase, self.node)):
+                    blocks.append(block)
         return sorted(blocks, key=lambda block: block.index)
+
+    @property
+    def to_close(self) -> list[Block]:
+        """What the closing baseline misses: the blocks that arms measured here; of a plan without arms, those of the
+        opening baseline."""
+        phases, plan = _compared(self.plan), self.plan
+        there = {b.block_id for b in self.ledger.valid_blocks() if b.phase in phases and b.node == self.node}
+        missing = missing_blocks(plan, self.ledger, plan.baseline, "closing", self.node)
+        return [block for block in missing if block.id in there]
 
     def visit(self, arm: Arm, phase: Phase, wanted: Wanted) -> Visit | None:
         """None where nothing is missing, or some of it was tried too often."""
-        missing = self.missing(arm, phase, wanted)
-        attempt = self._tries(arm, phase, [block.id for block in missing]) + 1
+        return self.visit_of(arm, phase, self.missing(arm, phase, wanted))
+
+    def visit_of(self, arm: Arm, phase: Phase, missing: Sequence[Block]) -> Visit | None:
+        """The same, of blocks that are known to be missing."""
+        attempt = self._tries(arm, phase, missing) + 1
         if not missing or attempt > self.max_attempts:
             return None
         return make_visit(self.plan, arm, phase, self.node, attempt, missing)
 
     def is_given_up(self, arm: Arm, phase: Phase, wanted: Wanted) -> bool:
         """Whether something is missing that was tried as often as may be."""
-        block_ids = [block.id for block in self.missing(arm, phase, wanted)]
-        return bool(block_ids) and self._tries(arm, phase, block_ids) >= self.max_attempts
+        missing = self.missing(arm, phase, wanted)
+        return bool(missing) and self._tries(arm, phase, missing) >= self.max_attempts
 
-    def _tries(self, arm: Arm, phase: Phase, block_ids: Collection[str]) -> int:
-        """Visits of this session that were to measure some of these blocks; one that measured others is no attempt."""
-        missing = set(block_ids)
-        return sum(
-            not missing.isdisjoint(visit.block_ids)
-            for visit in self.started
-            if (visit.arm.id, visit.phase) == (arm.id, phase) and (phase == "arm" or visit.node == self.node)
-        )
+    def _tries(self, arm: Arm, phase: Phase, blocks: Sequence[Block]) -> int:
+        return num_tries(self.started, arm, phase, self.node, {block.id for block in blocks})
 
 
 def _compared(plan: Plan) -> tuple[Phase, ...]:
     """The phases whose blocks a node's closing baseline has to match."""
     return ("arm", "confirm") if len(plan.arms) > 1 else ("opening",)
-
-
-def closing_blocks(plan: Plan, ledger: LedgerView, node: str) -> Wanted:
-    """The blocks that arms measured on `node`; of a plan without arms, those of the opening baseline."""
-    wanted: dict[str, int] = {}
-    for block in ledger.valid_blocks():
-        if block.phase in _compared(plan) and block.node == node:
-            wanted[block.workload_id] = max(wanted.get(block.workload_id, 0), block.block_index + 1)
-    return wanted

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from orchestrator.compose import compose, compose_all
 from orchestrator.config import SweepConfig, Tracking
-from orchestrator.display import recommendation_scope
+from orchestrator.display import arm_name, recommendation_scope
 from orchestrator.ending import INTERRUPTED, EndInOrder, leave_ray_behind
 from orchestrator.errors import ClusterLost, ConfigError, OrchestratorError
 from orchestrator.fleet_cli import fleet_app
@@ -196,7 +196,9 @@ def export(
     """Write what platforms take: a vLLM config file, a Compose file, a systemd unit, a Kubernetes Deployment."""
     from orchestrator.export import export_files
 
-    for path in export_files(find_measured(results_dir, where), arm, output):
+    exported = export_files(find_measured(results_dir, where), arm, output)
+    out.print(f"Exported {arm_name(exported.arm)}, {exported.why}", soft_wrap=True, highlight=False, markup=False)
+    for path in exported.paths:
         out.print(str(path), soft_wrap=True, highlight=False)
 
 

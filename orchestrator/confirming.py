@@ -7,7 +7,7 @@ from orchestrator.decide import decide
 from orchestrator.ledger import LedgerView, measurement_key
 from orchestrator.mix import mixed_workloads, traffic_of
 from orchestrator.plan import Plan
-from orchestrator.policy import Policy, make_visit, num_first
+from orchestrator.policy import Policy, given_up_blocks, make_visit, num_first, num_tries
 from orchestrator.records import Arm, Block, Phase, Visit
 
 
@@ -41,7 +41,7 @@ class Confirming:
         return self._search.is_complete(plan, ledger) and not any(
             self.affords(plan, ledger, [make_visit(plan, arm, "confirm", "", 1, missing)])
             for arm in self._due(plan, ledger)
-            if (missing := self._missing(plan, ledger, arm, "confirm", ""))
+            if (missing := self._missing(plan, ledger, arm))
         )
 
     def dropped(self, plan: Plan, ledger: LedgerView) -> dict[tuple[str, str], str]:
@@ -69,28 +69,26 @@ class Confirming:
     ) -> Visit | None:
         """The arm's confirmation on `node`, or first what the opening baseline lacks there for it."""
         same = [visit for visit in started if visit.arm.id == arm.id and visit.phase == "confirm"]
-        missing = self._missing(plan, ledger, arm, "confirm", node)
+        max_attempts = self._config.search.max_attempts
+        missing = self._missing(plan, ledger, arm, given_up_blocks(plan, ledger, started, node, max_attempts))
         if not missing or any(visit.id in running for visit in same):
             return None
         phase: Phase = "confirm"
-        opening = self._missing(plan, ledger, plan.baseline, "opening", node)
-        if opening:
-            arm, phase, missing = plan.baseline, "opening", opening
-            same = [visit for visit in started if (visit.phase, visit.node) == (phase, node)]
-        visit = make_visit(plan, arm, phase, node, len(same) + 1, missing)
-        is_tried = len(same) >= self._config.search.max_attempts
-        return visit if not is_tried and self.affords(plan, ledger, [visit]) else None
+        num_tried = len(same)
+        without = [b for b in missing if not ledger.has(measurement_key(plan.baseline.id, b.id, "opening", node))]
+        if without:
+            arm, phase, missing = plan.baseline, "opening", without
+            num_tried = num_tries(started, arm, phase, node, {block.id for block in without})
+        visit = make_visit(plan, arm, phase, node, num_tried + 1, missing)
+        return visit if num_tried < max_attempts and self.affords(plan, ledger, [visit]) else None
 
-    def _missing(self, plan: Plan, ledger: LedgerView, arm: Arm, phase: Phase, node: str) -> list[Block]:
+    def _missing(self, plan: Plan, ledger: LedgerView, arm: Arm, left_out: Collection[str] = ()) -> list[Block]:
         """Of the last blocks of every workload that the traffic mix has a share of: a search that ended early chose by
-        other prompts."""
-        mixed = {cell.id for cell in mixed_workloads(plan, traffic_of(self._config.workload))}
-        first = self._config.workload.num_blocks - num_first(self._config.search, self._config.selection)
-        blocks = [
-            block
-            for block in plan.blocks
-            if block.workload_id in mixed
-            and block.index >= first
-            and not ledger.has(measurement_key(arm.id, block.id, phase, node))
-        ]
-        return sorted(blocks, key=lambda block: block.index)
+        other prompts. Those before stand in for the ones `left_out`."""
+        missing: list[Block] = []
+        for cell in mixed_workloads(plan, traffic_of(self._config.workload)):
+            blocks = plan.blocks_of(cell.id)
+            open_ones = [b for b in reversed(blocks) if not ledger.has(measurement_key(arm.id, b.id, "confirm", ""))]
+            number = num_first(self._config.search, self._config.selection) - (len(blocks) - len(open_ones))
+            missing += [block for block in open_ones if block.id not in left_out][: max(0, number)]
+        return sorted(missing, key=lambda block: block.index)

@@ -77,9 +77,10 @@ class OptunaSearch(WholeArms):
         taken = {arm.id for arm in (*begun, *running)}
         study = _study(int(content_id([self.seed, len(taken)]), 16) % 2**32)
         gains = self._log_gains(plan, ledger)
+        comparable = {block.block_id for block in ledger.valid_blocks() if block.phase == "opening"}
         for arm in begun:
             if arm.id not in under_way:
-                finished = not missing_blocks(plan, ledger, arm, "arm", "")
+                finished = comparable.isdisjoint(block.id for block in missing_blocks(plan, ledger, arm, "arm", ""))
                 value = gains.get(arm.id) if finished else None
                 study.add_trial(_trial(_point(axes, arm), distributions, value))
         for arm in running:

@@ -3,7 +3,7 @@
 import random
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -74,37 +74,82 @@ class WholeArms(Strict):
         running visit ends: while an arm runs elsewhere it may fail and come here, so this node does not close yet.
         """
         under_way = [visit for visit in started if visit.id in running]
-        opening = self._visit(plan, ledger, plan.baseline, "opening", node, _num_there(started, "opening", node))
+        left_out = given_up_blocks(plan, ledger, started, node, self.max_attempts)
+        opening = self._visit(plan, ledger, plan.baseline, "opening", node, started, left_out)
         if opening:
             return opening if self.affords(plan, ledger, [*under_way, opening]) else None
-        if not _measured_all(plan, ledger, plan.baseline, "opening", node):
+        if any(block.id not in left_out for block in missing_blocks(plan, ledger, plan.baseline, "opening", node)):
             return None  # without its own baseline a node's figures compare with nothing
-        visit = self._next_arm(plan, ledger, started, under_way, node)
+        visit = self._next_arm(plan, ledger, started, under_way, node, left_out)
         if visit or any(other.phase == "arm" for other in under_way):
             return visit
-        return self._visit(plan, ledger, plan.baseline, "closing", node, _num_there(started, "closing", node))
+        return self._visit(plan, ledger, plan.baseline, "closing", node, started, left_out)
 
     def _next_arm(
-        self, plan: Plan, ledger: LedgerView, started: Sequence[Visit], under_way: Sequence[Visit], node: str
+        self,
+        plan: Plan,
+        ledger: LedgerView,
+        started: Sequence[Visit],
+        under_way: Sequence[Visit],
+        node: str,
+        left_out: Collection[str] = (),
     ) -> Visit | None:
         busy = {visit.arm.id for visit in under_way if visit.phase == "arm"}
-        tried = Counter(visit.arm.id for visit in started if visit.phase == "arm")
         for arm in self._arms(plan, ledger, busy):
-            visit = None if arm.id in busy else self._visit(plan, ledger, arm, "arm", node, tried[arm.id])
+            visit = None if arm.id in busy else self._visit(plan, ledger, arm, "arm", node, started, left_out)
             if visit:
                 return visit if self.affords(plan, ledger, [*under_way, visit]) else None
         return None
 
-    def _visit(self, plan: Plan, ledger: LedgerView, arm: Arm, phase: Phase, node: str, num_tried: int) -> Visit | None:
-        if num_tried >= self.max_attempts or _measured_all(plan, ledger, arm, phase, node):
+    def _visit(
+        self,
+        plan: Plan,
+        ledger: LedgerView,
+        arm: Arm,
+        phase: Phase,
+        node: str,
+        started: Sequence[Visit],
+        left_out: Collection[str],
+    ) -> Visit | None:
+        missing = [block for block in missing_blocks(plan, ledger, arm, phase, node) if block.id not in left_out]
+        num_tried = num_tries(started, arm, phase, node, {block.id for block in missing})
+        if not missing or num_tried >= self.max_attempts:
             return None
-        missing = missing_blocks(plan, ledger, arm, phase, node)
         return make_visit(plan, arm, phase, node, num_tried + 1, missing)
 
 
-def _num_there(started: Sequence[Visit], phase: Phase, node: str) -> int:
-    """Visits of the baseline in that phase on that node."""
-    return sum((visit.phase, visit.node) == (phase, node) for visit in started)
+def num_tries(started: Iterable[Visit], arm: Arm, phase: Phase, node: str, block_ids: Set[str]) -> int:
+    """Visits of this session that were to measure some of these blocks; one that measured others is no attempt."""
+    return sum(
+        not block_ids.isdisjoint(visit.block_ids)
+        for visit in started
+        if (visit.arm.id, visit.phase) == (arm.id, phase) and (phase == "arm" or visit.node == node)
+    )
+
+
+def given_up_blocks(
+    plan: Plan, ledger: LedgerView, started: Sequence[Visit], node: str, max_attempts: int
+) -> frozenset[str]:
+    """Ids of the blocks that nobody measures on `node` (any more in this session), since they have no baseline there:
+    it was void as often as it may be tried; with all of a workload's where none of its is valid.
+
+    None where the baseline has nothing valid at all on the node, which then measures nothing; and none of a visit that
+    failed, which says something of the node rather than of a block.
+    """
+    openings = [visit for visit in started if (visit.phase, visit.node) == ("opening", node)]
+    tried = Counter(block_id for visit in openings for block_id in visit.block_ids)
+    often = {block_id for block_id, number in tried.items() if number >= max_attempts}
+    if not often:
+        return frozenset()
+    ids = {visit.id for visit in openings}
+    void = {block.block_id for block in ledger.void_blocks() if block.phase == "opening" and block.visit_id in ids}
+    missing = {block.id for block in missing_blocks(plan, ledger, plan.baseline, "opening", node)}
+    alive = {block.workload_id for block in plan.blocks if block.id not in missing}
+    given_up = often & void & missing
+    if not alive or not given_up:
+        return frozenset()
+    dead = {block.workload_id for block in plan.blocks if block.id in given_up} - alive
+    return frozenset(given_up).union(block.id for block in plan.blocks if block.workload_id in dead)
 
 
 def make_visit(plan: Plan, arm: Arm, phase: Phase, node: str, attempt: int, blocks: Sequence[Block]) -> Visit:
