@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -103,7 +104,7 @@ def models(
     if as_json:
         typer.echo(catalogue_json(catalogue))
     else:
-        out.print(catalogue_table(catalogue))
+        out.print(catalogue_table(catalogue, out))
 
 
 @app.command(epilog=examples("doctor", "doctor sweep=xeon_dflash"))
@@ -289,8 +290,14 @@ def run_on_head(uri: Annotated[str, typer.Argument(metavar="S3_URI")]) -> None:
     _measure([config])
 
 
+UNCUT = 10_000
+"""Columns of what no terminal shows."""
+
+
 def main() -> None:
     """Entry point: errors in one line on stderr, exit codes as the help says."""
+    if not out.is_terminal and "COLUMNS" not in os.environ:
+        out.width = UNCUT
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     end = EndInOrder()
     try:

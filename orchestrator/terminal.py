@@ -134,8 +134,20 @@ def check_text(check: Check) -> Text:
     return text if check.advice is None else text.append(f"\n{'':<6}{'':<17} → {check.advice}")
 
 
+def plain_table(title: str | None = None) -> Table:
+    """As narrow as its cells allow: lines under the header only, one blank between columns."""
+    return Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+    )
+
+
 def _table(*left: str, right: tuple[str, ...]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = plain_table()
     for header in left:
         table.add_column(header, no_wrap=True)
     for header in right:
