@@ -31,6 +31,7 @@ from orchestrator.records import FinishedVisit, ServerSpec, SessionRecord, Visit
 from orchestrator.report import write_report
 from orchestrator.selection import Recommendation, Selection
 from orchestrator.sweep_dir import SweepDir, open_sweep
+from orchestrator.unused_confirmation import unused_confirmations
 from tasks.host import probe_node, profile_mismatch
 from tasks.model_files import pin_revisions
 from tasks.preflight import refuse_plan
@@ -191,6 +192,9 @@ def decide_and_report(sweep_dir: SweepDir) -> Selection:
         crossovers=decided.crossovers,
         mixes=decided.mixes,
         confirmations=decided.confirmations,
+        unused_confirmations=unused_confirmations(
+            config, plan, ledger.valid_blocks(), visits, {setting.arm.id for setting in decided.settings}
+        ),
         drifts=decided.drifts,
         visit_noise=decided.visit_noise,
         recommendation=_recommendation(decided, plan, visits),
