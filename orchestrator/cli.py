@@ -113,8 +113,8 @@ def doctor(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: A
 
     Exit code 2 where a check fails; a warning says what it leads to.
     """
+    from orchestrator.arms import baseline_arm
     from orchestrator.doctor import diagnose
-    from orchestrator.plan import baseline_arm
 
     config = compose(overrides or [], config_dir)
     checks = []

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
+from orchestrator.arms import beyond_block
 from orchestrator.defects import PATCHES, refuse_known_defects
 from orchestrator.engine_build import EngineBuild
 from orchestrator.errors import ConfigError
 from orchestrator.methods import METHODS, MTP_VERSIONS, MethodEntry
-from orchestrator.plan import beyond_block
 from orchestrator.records import Arm
 
 CheckpointConfig = Mapping[str, object]

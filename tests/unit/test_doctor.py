@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator import doctor
+from orchestrator.arms import baseline_arm
 from orchestrator.check import Check
 from orchestrator.cli import app
 from orchestrator.config import Cluster, Server, SweepConfig, Tracking
-from orchestrator.plan import baseline_arm
 from orchestrator.records import NodeInfo
 from tests.unit.builders import make_config
 
