@@ -15,7 +15,7 @@ from rich.console import Console
 
 from orchestrator.compose import compose, compose_all
 from orchestrator.config import SweepConfig, Tracking
-from orchestrator.display import recommendation_scope
+from orchestrator.display import arm_name, recommendation_scope
 from orchestrator.ending import INTERRUPTED, EndInOrder, leave_ray_behind
 from orchestrator.errors import ClusterLost, ConfigError, OrchestratorError
 from orchestrator.fleet_cli import fleet_app
@@ -203,9 +203,10 @@ def export(
     from orchestrator.sweep import unfinished_now
 
     found = find_measured(results_dir, where)
-    files = export_files(found, arm, output)
+    exported = export_files(found, arm, output)
     _say_unfinished(unfinished_now(found))
-    for path in files:
+    out.print(f"Exported {arm_name(exported.arm)}, {exported.why}", soft_wrap=True, highlight=False, markup=False)
+    for path in exported.paths:
         out.print(str(path), soft_wrap=True, highlight=False)
 
 

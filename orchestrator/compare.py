@@ -108,16 +108,18 @@ class Choosing(NamedTuple):
     chosen: int
     """Position of the candidate that leads, also where it does not win."""
     leader: int
-    """The one with the highest mean; another than `chosen` where both are equal within the tolerance."""
+    """The one with the highest mean of those that are proven, or of all where none is; another than `chosen` where both
+    are equal within the tolerance."""
     open_ones: tuple[int, ...]
     """Candidates that may gain after all; empty where one is proven, or none can."""
 
 
 def choose(candidates: Sequence[Candidate], noise: VisitNoise, rules: SelectionRules) -> Choosing:
-    """The highest mean, ties to the smallest k; it must be proven above the baseline, and else none may gain.
+    """The highest mean of those proven above the baseline, ties to the smallest k; where none is proven, none may gain.
 
     Proven means by an interval that holds for all candidates together. To exclude a gain, each one's own is enough: a
-    single arm that gains makes the claim wrong.
+    single arm that gains makes the claim wrong. An arm that is faster in the mean but too noisy to be proven does not
+    take the choice away; `not_told_apart` names it.
     """
     least = math.log1p(rules.tie_tolerance)
     confidence = simultaneous(rules.confidence, len(candidates))
@@ -127,11 +129,10 @@ def choose(candidates: Sequence[Candidate], noise: VisitNoise, rules: SelectionR
         return mean > least and mean > found.estimate.half_width(noise, confidence)
 
     positions = range(len(candidates))
-    leader = max(positions, key=lambda at: candidates[at].estimate.mean)
-    tied = _tied(candidates, leader, rules)
-    # A smaller k that happens to be noisy must not turn a proven gain into `undecided`.
-    proven = [at for at in tied if gains(candidates[at])]
-    chosen = min(proven or tied, key=lambda at: (candidates[at].num_speculative_tokens, at))
+    proven = [at for at in positions if gains(candidates[at])]
+    leader = max(proven or positions, key=lambda at: candidates[at].estimate.mean)
+    tied = [at for at in _tied(candidates, leader, rules) if not proven or at in proven]
+    chosen = min(tied, key=lambda at: (candidates[at].num_speculative_tokens, at))
     if proven:
         return Choosing("speculate", chosen, leader, ())
     may_gain = tuple(
@@ -143,7 +144,7 @@ def choose(candidates: Sequence[Candidate], noise: VisitNoise, rules: SelectionR
 
 
 def _tied(candidates: Sequence[Candidate], leader: int, rules: SelectionRules) -> list[int]:
-    """Positions of the leader and of those that are as good within the tolerance."""
+    """Positions of those that are as good as the leader within the tolerance."""
     lowest = candidates[leader].estimate.mean + math.log1p(-rules.tie_tolerance)
     return [at for at, found in enumerate(candidates) if found.estimate.mean >= lowest]
 

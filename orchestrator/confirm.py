@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import exp, hypot, inf
 
 from orchestrator.compare import Comparisons, compare_cells
+from orchestrator.config import Level
 from orchestrator.constraints import broken
 from orchestrator.estimate import Estimate
 from orchestrator.measured import Cell
@@ -28,29 +29,36 @@ class Setting:
 
 
 def settings_to_confirm(
-    found: Comparisons, traffic: Traffic, static: Arm | None, allowed: Sequence[Arm], must_gain: bool = True
+    found: Comparisons,
+    traffic: Traffic,
+    static: Arm | None,
+    at_level: Mapping[Level, Sequence[Arm]],
+    must_gain: bool = True,
 ) -> list[Setting]:
-    """The static setting and the schedule, as far as they speculate.
+    """The static setting and the schedule, as far as they speculate; `at_level` are the arms that may be chosen there.
 
     Where the baseline breaks a constraint (not `must_gain`) there is no schedule: it may fall back on the baseline.
     """
     settings = []
     if static and not static.is_baseline:
         settings.append(Setting("static", static, mix_levels(found, traffic, gains_of(static, found))))
-    schedules = [_schedule(found, traffic, allowed, method) for method in _methods(allowed) if must_gain]
+    schedules = [_schedule(found, traffic, at_level, method) for method in _methods(at_level) if must_gain]
     made = [setting for setting in schedules if setting]
     if made:  # of several methods the one that should gain most: a server has one
         settings.append(max(made, key=lambda setting: setting.predicted.mean if setting.predicted else -inf))
     return settings
 
 
-def _methods(arms: Sequence[Arm]) -> list[str]:
-    return list(dict.fromkeys(arm.method for arm in arms))
+def _methods(at_level: Mapping[Level, Sequence[Arm]]) -> list[str]:
+    return list(dict.fromkeys(arm.method for arms in at_level.values() for arm in arms))
 
 
-def _schedule(found: Comparisons, traffic: Traffic, allowed: Sequence[Arm], method: str) -> Setting | None:
+def _schedule(
+    found: Comparisons, traffic: Traffic, at_level: Mapping[Level, Sequence[Arm]], method: str
+) -> Setting | None:
     """One server switches k, never the method: each level chooses among the arms of `method` alone."""
-    levels = overall_levels(found, [arm for arm in allowed if arm.method == method])
+    same = {level: [arm for arm in arms if arm.method == method] for level, arms in at_level.items()}
+    levels = overall_levels(found, same)
     arm = schedule_arm(found.plan, levels)
     return Setting("schedule", arm, mix_levels(found, traffic, schedule_gains(levels, found))) if arm else None
 
@@ -79,8 +87,11 @@ def _confirm(
     measured = mix_levels(again, traffic, gains_of(setting.arm, again))
     rules, noise = found.rules, found.noise
     predicted = setting.predicted
+    fewest = min(again.num_paired.get((setting.arm.id, cell.id), 0) for cell in mixed_workloads(found.plan, traffic))
     verdict, reason = "open", "not measured again yet"
-    if measured:
+    if measured and fewest < rules.min_blocks:
+        reason = f"measured again on {fewest} of at least {rules.min_blocks} blocks so far"
+    elif measured:
         shown = measured.interval(noise, rules.confidence)
         verdict, reason = _judge(shown, rules.tie_tolerance, must_gain)
         late = _broken(again, traffic, setting.arm)

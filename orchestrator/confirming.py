@@ -83,12 +83,12 @@ class Confirming:
         return visit if num_tried < max_attempts and self.affords(plan, ledger, [visit]) else None
 
     def _missing(self, plan: Plan, ledger: LedgerView, arm: Arm, left_out: Collection[str] = ()) -> list[Block]:
-        """Of the first blocks of every workload that the traffic mix has a share of; the next ones stand in for those
-        `left_out`."""
+        """Of the last blocks of every workload that the traffic mix has a share of: a search that ended early chose by
+        other prompts. Those before stand in for the ones `left_out`."""
         missing: list[Block] = []
         for cell in mixed_workloads(plan, traffic_of(self._config.workload)):
             blocks = plan.blocks_of(cell.id)
-            open_ones = [b for b in blocks if not ledger.has(measurement_key(arm.id, b.id, "confirm", ""))]
+            open_ones = [b for b in reversed(blocks) if not ledger.has(measurement_key(arm.id, b.id, "confirm", ""))]
             number = num_first(self._config.search, self._config.selection) - (len(blocks) - len(open_ones))
             missing += [block for block in open_ones if block.id not in left_out][: max(0, number)]
         return sorted(missing, key=lambda block: block.index)

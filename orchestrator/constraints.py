@@ -16,10 +16,12 @@ class Limit(NamedTuple):
 
 
 def limits_on(cell: Cell, constraints: Constraints) -> list[Limit]:
-    """Every constraint that can be judged: one without a request that it speaks of says nothing."""
+    """Every constraint that can be judged: one without a request that it speaks of says nothing, nor does one on times
+    between tokens that came all at once."""
+    told = cell.has_token_times
     asked = (
-        ("ttft_p95_s", constraints.ttft_p95_s, cell.ttft_s),
-        ("tpot_p95_s", constraints.tpot_p95_s, cell.tpot_s),
+        ("ttft_p95_s", constraints.ttft_p95_s, cell.ttft_s if told else ()),
+        ("tpot_p95_s", constraints.tpot_p95_s, cell.tpot_s if told else ()),
         ("e2e_p95_s", constraints.e2e_p95_s, cell.e2e_s),
     )
     return [Limit(name, limit, float(np.quantile(times, 0.95))) for name, limit, times in asked if limit and times]
@@ -41,7 +43,9 @@ def broken(cell: Cell, constraints: Constraints) -> str:
 
 
 def meets(cell: Cell, constraints: Constraints) -> bool | None:
-    """None where nothing is asked, or nothing was measured that it speaks of."""
-    if not limits_on(cell, constraints) and cell.saturated_share is None:
+    """None where nothing is asked, or something that is asked was not measured and nothing else is broken."""
+    if broken(cell, constraints):
+        return False
+    if cell.lacks_asked_times or (not limits_on(cell, constraints) and cell.saturated_share is None):
         return None
-    return not broken(cell, constraints)
+    return True

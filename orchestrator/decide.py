@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from types import MappingProxyType
 
 from orchestrator.compare import Comparisons, compare_cells
@@ -10,7 +11,7 @@ from orchestrator.config import SweepConfig
 from orchestrator.confirm import Setting, confirm, settings_to_confirm
 from orchestrator.drift import drifts
 from orchestrator.measured import Folded, fold
-from orchestrator.mix import Traffic, mixed_workloads, mixes, traffic_of
+from orchestrator.mix import mixes, traffic_of
 from orchestrator.plan import Plan
 from orchestrator.recommend import batch_size_schedules, crossovers, static_arm
 from orchestrator.records import Arm, BlockRecord
@@ -51,11 +52,16 @@ def decide(
     workloads = select_workloads(
         found, hardware.usd_per_server_hour, failures, dropped, spot_usd_per_hour=hardware.spot_usd_per_server_hour
     )
-    allowed = _allowed(found, traffic, workloads)
-    must_gain = plan.baseline in _keeping_constraints(found, traffic, workloads)
+    on_the_mix = [cell.level in traffic for cell in plan.workloads]
+    allowed = _allowed(found, workloads, on_the_mix)
+    must_gain = plan.baseline in _keeping_constraints(plan, workloads, on_the_mix)
     mixed = mixes(found, traffic, allowed, must_gain)
     static = static_arm(plan, mixed[-1])
-    settings = tuple(settings_to_confirm(found, traffic, static, allowed, must_gain))
+    at_level = {
+        level: _allowed(found, workloads, [cell.level == level for cell in plan.workloads])
+        for level in sorted({cell.level for cell in plan.workloads})
+    }
+    settings = tuple(settings_to_confirm(found, traffic, static, at_level, must_gain))
     confirmations = confirm(found, folded.confirmed, traffic, settings, must_gain)
     recommended, reason = _recommend(plan, static, settings, confirmations, config.selection.tie_tolerance)
     if recommended == plan.baseline and not must_gain:
@@ -74,26 +80,22 @@ def decide(
     )
 
 
-def _allowed(found: Comparisons, traffic: Traffic, workloads: Sequence[WorkloadResult]) -> list[Arm]:
-    """Speculative arms with enough blocks on the whole mix that break no constraint there."""
+def _allowed(found: Comparisons, workloads: Sequence[WorkloadResult], where: Sequence[bool]) -> list[Arm]:
+    """Speculative arms with enough blocks and no broken constraint on all of `where` (one flag a workload)."""
+    cells = list(compress(found.plan.workloads, where))
     return [
         arm
-        for arm in _keeping_constraints(found, traffic, workloads)
+        for arm in _keeping_constraints(found.plan, workloads, where)
         if not arm.is_baseline
-        and all(
-            found.num_paired.get((arm.id, cell.id), 0) >= found.rules.min_blocks
-            for cell in mixed_workloads(found.plan, traffic)
-        )
+        and all(found.num_paired.get((arm.id, cell.id), 0) >= found.rules.min_blocks for cell in cells)
     ]
 
 
-def _keeping_constraints(found: Comparisons, traffic: Traffic, workloads: Sequence[WorkloadResult]) -> list[Arm]:
-    """On the whole mix."""
-    mixed = {cell.id for cell in mixed_workloads(found.plan, traffic)}
-    results = [each.arms for cell, each in zip(found.plan.workloads, workloads, strict=True) if cell.id in mixed]
+def _keeping_constraints(plan: Plan, workloads: Sequence[WorkloadResult], where: Sequence[bool]) -> list[Arm]:
+    results = [each.arms for each in compress(workloads, where)]
     return [
         arm
-        for position, arm in enumerate(found.plan.arms)
+        for position, arm in enumerate(plan.arms)
         if all(arms[position].meets_constraints is not False for arms in results)
     ]
 

@@ -5,37 +5,51 @@ environment (Compose), an environment file (systemd) or a Secret (Kubernetes), a
 """
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from orchestrator.config import Hardware
-from orchestrator.deploy import CACHE_IN_IMAGE, PORT, environment_of, image_of, local_models, serve_command
-from orchestrator.records import Arm, ServerSpec
+from orchestrator.deploy import CACHE_IN_IMAGE, LIB_IN_IMAGE, PORT, image_of, serve_command, serve_line
+from orchestrator.measured_server import MeasuredServer
+from tasks.server_command import local_models, mounted_folders
 
 NAME = "vllm"
 ENGINE_HOME = "/opt/vllm"
 """Where the systemd unit expects the engine's environment."""
 ENV_FILE = "/etc/vllm/vllm.env"
 SHARED_MEMORY = "4g"
-PRELOADED = "lib/libiomp5.so"
 
 
-def deployment_files(arm: Arm, hardware: Hardware, engine_version: str | None) -> dict[str, str]:
-    """File name -> its text."""
-    model, *arguments = serve_command(arm.server)
-    about = f"# {arm.name} on {hardware.name}, as it was measured. Written by `orchestrator export`.\n"
+def deployment_files(server: MeasuredServer, hardware: Hardware, user: str) -> dict[str, str]:
+    """File name -> its text.
+
+    Args:
+        user: who runs the systemd unit where it needs one that can read models in folders of this machine.
+    """
+    model, *arguments = serve_command(server.spec)
+    about = "".join(f"# {line}\n" for line in _about(server, hardware))
     config = {"model": model, **as_config(arguments), "port": int(PORT)}
-    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment_of(arm.server).items())
+    pod = _yaml_documents(_kubernetes(server, hardware))
+    on_cpus = f"# Keep the pod on CPUs {server.cpus}: the kubelet's static CPU manager does.\n" if server.cpus else ""
     return {
-        "vllm.yaml": f"{about}# {settings} vllm serve --config vllm.yaml\n{_yaml(config)}",
-        "compose.yaml": f"{about}# docker compose up\n{_yaml(_compose(arm.server, engine_version))}",
-        "vllm.service": _unit(arm),
-        "kubernetes.yaml": f"{about}# kubectl apply -f kubernetes.yaml\n"
-        + "---\n".join(_yaml(part) for part in _kubernetes(arm.server, hardware, engine_version)),
+        "vllm.yaml": f"{about}# {serve_line(server, ['--config', 'vllm.yaml'])}\n{_yaml(config)}",
+        "compose.yaml": f"{about}# docker compose up\n{_yaml(_compose(server))}",
+        "vllm.service": about + _unit(server, user),
+        "kubernetes.yaml": f"{about}{on_cpus}# kubectl apply -f kubernetes.yaml\n{pod}",
     }
+
+
+def _about(server: MeasuredServer, hardware: Hardware) -> list[str]:
+    lines = [f"{server.arm} on {hardware.name}, as it was measured. Written by `orchestrator export`."]
+    if server.cpus:
+        lines.append(
+            "One of the node's servers, on the first of its NUMA nodes; `orchestrator select` prints them all."
+        )
+    if server.spec.patches:
+        lines.append(f"The engine needs the plugin of this project, with {', '.join(server.spec.patches)}.")
+    return lines
 
 
 def as_config(arguments: Sequence[str]) -> dict[str, Any]:
@@ -61,18 +75,20 @@ def _number(text: str) -> str | int:
     return int(text) if text.isdecimal() else text
 
 
-def _compose(spec: ServerSpec, engine_version: str | None) -> dict[str, Any]:
+def _compose(server: MeasuredServer) -> dict[str, Any]:
+    environment = _escaped_values(server.environment(LIB_IN_IMAGE))
     return {
         "services": {
             NAME: {
-                "image": image_of(spec, engine_version),
-                "command": _escaped([*serve_command(spec), "--port", PORT]),
-                "environment": {**_escaped_values(environment_of(spec)), "VLLM_API_KEY": "${VLLM_API_KEY:-}"},
+                "image": image_of(server),
+                "command": _escaped([*serve_command(server.spec), "--port", PORT]),
+                "environment": {**environment, "VLLM_API_KEY": "${VLLM_API_KEY:-}"},
                 "ports": [f"127.0.0.1:{PORT}:{PORT}"],
                 "volumes": [
                     f"${{HOME}}/.cache/huggingface:{CACHE_IN_IMAGE}",
-                    *(f"{path}:{path}:ro" for path in local_models(spec)),
+                    *(f"{path}:{path}:ro" for path in mounted_folders(server.spec)),
                 ],
+                **({"cpuset": server.cpus} if server.cpus else {}),
                 "cap_add": ["SYS_NICE"],
                 "security_opt": ["seccomp=unconfined"],
                 "ipc": "host",
@@ -91,13 +107,11 @@ def _escaped_values(values: Mapping[str, str]) -> dict[str, str]:
     return {name: value.replace("$", "$$") for name, value in values.items()}
 
 
-def _unit(arm: Arm) -> str:
-    spec = arm.server
-    environment = {"PATH": f"{ENGINE_HOME}/bin:/usr/local/bin:/usr/bin:/bin", **environment_of(spec)}
-    if spec.preload_openmp:
-        environment["LD_PRELOAD"] = f"{ENGINE_HOME}/{PRELOADED}"
+def _unit(server: MeasuredServer, user: str) -> str:
+    path = f"{ENGINE_HOME}/bin:/usr/local/bin:/usr/bin:/bin"
+    environment = {"PATH": path, "HOME": "/var/lib/vllm", **server.environment(f"{ENGINE_HOME}/lib")}
+    command = ["vllm", "serve", *serve_command(server.spec), "--port", PORT]
     lines = [
-        f"# {arm.name}, as it was measured. Written by `orchestrator export`.",
         f"# The engine's environment is expected in {ENGINE_HOME}; {ENV_FILE} (mode 600) may hold VLLM_API_KEY=...",
         "[Unit]",
         "Description=vLLM server",
@@ -107,12 +121,11 @@ def _unit(arm: Arm) -> str:
         "[Service]",
         *(f"Environment={_unit_quoted(f'{name}={value}')}" for name, value in environment.items()),
         f"EnvironmentFile=-{ENV_FILE}",
-        "ExecStart=/usr/bin/env "
-        + " ".join(map(_unit_quoted, ["vllm", "serve", *serve_command(spec), "--port", PORT])),
+        f"ExecStart=/usr/bin/env {' '.join(map(_unit_quoted, command))}",
         "Restart=on-failure",
-        "DynamicUser=yes",
+        *_run_as(server, user),
+        *([f"CPUAffinity={server.cpus}"] if server.cpus else []),
         "StateDirectory=vllm",
-        "Environment=HOME=/var/lib/vllm",
         "LimitMEMLOCK=infinity",
         "",
         "[Install]",
@@ -121,22 +134,33 @@ def _unit(arm: Arm) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _run_as(server: MeasuredServer, user: str) -> list[str]:
+    """A user made for the service has a /tmp of its own and may not read what lies in homes."""
+    if not local_models(server.spec):
+        return ["DynamicUser=yes"]
+    return [
+        "# DynamicUser=yes would hide models under /tmp and is shut out of homes; whoever runs this must read:",
+        *(f"#   {folder}" for folder in local_models(server.spec)),
+        f"User={user}",
+    ]
+
+
 def _unit_quoted(text: str) -> str:
     """For systemd: quotes, backslashes, `%` specifiers and `$` variables stand for themselves."""
     text = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{text}"'
 
 
-def _kubernetes(spec: ServerSpec, hardware: Hardware, engine_version: str | None) -> list[dict[str, Any]]:
+def _kubernetes(server: MeasuredServer, hardware: Hardware) -> list[dict[str, Any]]:
     labels = {"app": NAME}
     pod = {
-        "containers": [_container(spec, hardware, engine_version)],
+        "containers": [_container(server, hardware)],
         "volumes": [
             {"name": "cache", "emptyDir": {}},
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
             *(
                 {"name": f"model-{number}", "hostPath": {"path": path, "type": "Directory"}}
-                for number, path in enumerate(local_models(spec))
+                for number, path in enumerate(mounted_folders(server.spec))
             ),
         ],
     }
@@ -159,16 +183,17 @@ def _kubernetes(spec: ServerSpec, hardware: Hardware, engine_version: str | None
     return [deployment, service]
 
 
-def _container(spec: ServerSpec, hardware: Hardware, engine_version: str | None) -> dict[str, Any]:
+def _container(server: MeasuredServer, hardware: Hardware) -> dict[str, Any]:
     """Requests take the whole node, as it was measured; the image's entry point is `vllm serve`."""
     key = {"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": {"name": NAME, "key": "api-key", "optional": True}}}
     cores = hardware.physical_cores
+    environment = server.environment(LIB_IN_IMAGE)
     health = {"httpGet": {"path": "/health", "port": int(PORT)}}
     return {
         "name": NAME,
-        "image": image_of(spec, engine_version),
-        "args": [*serve_command(spec), "--port", PORT],
-        "env": [*({"name": name, "value": value} for name, value in environment_of(spec).items()), key],
+        "image": image_of(server),
+        "args": [*serve_command(server.spec), "--port", PORT],
+        "env": [*({"name": name, "value": value} for name, value in environment.items()), key],
         "ports": [{"name": "http", "containerPort": int(PORT)}],
         **({"resources": {"requests": {"cpu": str(cores)}}} if cores else {}),
         "securityContext": {"capabilities": {"add": ["SYS_NICE"]}, "seccompProfile": {"type": "Unconfined"}},
@@ -179,7 +204,7 @@ def _container(spec: ServerSpec, hardware: Hardware, engine_version: str | None)
             {"name": "shm", "mountPath": "/dev/shm"},
             *(
                 {"name": f"model-{number}", "mountPath": path, "readOnly": True}
-                for number, path in enumerate(local_models(spec))
+                for number, path in enumerate(mounted_folders(server.spec))
             ),
         ],
     }
@@ -190,6 +215,10 @@ class _Plain(yaml.SafeDumper):
 
     def ignore_aliases(self, data: object) -> bool:
         return True
+
+
+def _yaml_documents(values: Sequence[object]) -> str:
+    return "---\n".join(map(_yaml, values))
 
 
 def _yaml(value: object) -> str:

@@ -1,7 +1,8 @@
 """How sure a comparison is: paired log ratios, and what blocks and server starts leave open about their mean. Pure.
 
 The noise has two parts. Between blocks: an arm's own scatter, moderated by that of its neighbours, because four blocks
-alone say little about a scatter (as in Smyth 2004, "Linear models and empirical Bayes methods"). Between server starts
+alone say little about a scatter (as in Smyth 2004, "Linear models and empirical Bayes methods"), but not where the arm
+is more erratic than they are (as in Phipson et al. 2016, "Robust hyperparameter estimation"). Between server starts
 ("visits"): all blocks of one start share it, so no number of blocks reduces it; it is learnt from the baseline's two
 visits on every node. Both are joined by Welch and Satterthwaite's degrees of freedom.
 """
@@ -21,6 +22,8 @@ from orchestrator.selection import Interval
 
 NEIGHBOURS_WEIGHT = 3
 """Degrees of freedom that the scatter of the other arms counts for."""
+UNLIKE = 0.05
+"""Chance, by an F test, below which an arm that scatters more than the others is not taken to be like them."""
 PRIOR_WEIGHT = 4
 """Degrees of freedom that the supposed noise between visits counts for, before the sweep has shown its own."""
 
@@ -213,10 +216,13 @@ def _scatter(paired: Mapping[str, Paired]) -> _Scatter:
 def _estimate(paired: Mapping[str, Paired], own: _Scatter, others: Sequence[_Scatter]) -> Estimate:
     squares, freedom = own.squares, float(own.freedom)
     if others:
-        weight = min(NEIGHBOURS_WEIGHT, sum(other.freedom for other in others))
         # The median, as an estimate of their variance: a single erratic arm must not widen all the others' intervals.
-        squares += weight * median(other.squares / float(stats.chi2.median(other.freedom)) for other in others)
-        freedom += weight
+        typical = median(other.squares / float(stats.chi2.median(other.freedom)) for other in others)
+        of_others = sum(other.freedom for other in others)
+        if not _is_erratic(own, typical, of_others):
+            weight = min(NEIGHBOURS_WEIGHT, of_others)
+            squares += weight * typical
+            freedom += weight
     return Estimate(
         mean=fmean(found.log_ratio for found in paired.values()),
         block_variance=squares / freedom / len(paired),
@@ -225,11 +231,28 @@ def _estimate(paired: Mapping[str, Paired], own: _Scatter, others: Sequence[_Sca
     )
 
 
-def combine(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
-    """The weighted sum of estimates over different blocks; visits that they share add up before they are squared."""
-    variances = [weight**2 * part.block_variance for weight, part in parts]
-    total = sum(variances)
-    spread = sum(each**2 / part.block_freedom for each, (_, part) in zip(variances, parts, strict=True))
+def _is_erratic(own: _Scatter, typical: float, freedom: int) -> bool:
+    """Whether an arm scatters more than chance lets one that is like the others, whose variance is `typical`: calm
+    neighbours must not narrow its interval. One that scatters less may have been lucky, and is widened by them."""
+    ratio = own.squares / own.freedom / typical if typical else math.inf
+    return bool(own.squares and stats.f(own.freedom, freedom).sf(ratio) < UNLIKE)
+
+
+def combine(parts: Sequence[tuple[float, Estimate]], shared: Sequence[Sequence[float]] | None = None) -> Estimate:
+    """The weighted sum of estimates; visits that they share add up before they are squared.
+
+    Args:
+        parts: (weight, estimate).
+        shared: for every two parts the part of their prompts that they have in common, 1 on the diagonal. Prompts that
+            are lucky for one are lucky for the other, so their scatter is taken to go together as far as that, which is
+            the most that it can. None: each has its own.
+    """
+    together = np.eye(len(parts)) if shared is None else np.asarray(shared, dtype=float)
+    errors = np.array([weight * math.sqrt(part.block_variance) for weight, part in parts])
+    # What each part adds to the variance; as the parts go together, so do the errors of what is known of their scatter.
+    added = errors * (together @ errors)
+    unsure = added / np.sqrt([part.block_freedom for _, part in parts])
+    total, spread = float(added.sum()), float(unsure @ together**2 @ unsure)
     return Estimate(
         mean=sum(weight * part.mean for weight, part in parts),
         block_variance=total,

@@ -176,7 +176,7 @@ def _is_proven(arm: ArmEvidence, found: WorkloadEvidence, rules: SelectionRules)
     """As the verdict `speculate` asks."""
     confidence = simultaneous(rules.confidence, len(found.arms))
     half = arm.estimate.half_width(found.noise, confidence) if arm.estimate else math.inf
-    return arm.mean > half and arm.num_blocks >= rules.min_blocks
+    return arm.mean > max(half, math.log1p(rules.tie_tolerance)) and arm.num_blocks >= rules.min_blocks
 
 
 def _is_disproven(arm: ArmEvidence, found: WorkloadEvidence, rules: SelectionRules) -> bool:

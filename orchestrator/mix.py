@@ -1,8 +1,8 @@
 """What an arm gains on the traffic mix: all levels of load in the shares of time that a server spends there. Pure.
 
 In a second at level c the baseline gives R_c tokens and an arm s_c R_c, so over the mix an arm gains
-sum(p_c s_c R_c) / sum(p_c R_c). Its interval follows from the levels' own by the delta method, in logs. Datasets weigh
-the same, by the geometric mean.
+sum(p_c s_c R_c) / sum(p_c R_c). Its interval follows from the levels' own by the delta method, in logs; levels that
+share prompts share their luck. Datasets weigh the same, by the geometric mean.
 """
 
 import math
@@ -53,7 +53,8 @@ def mix_levels(
 def _one_dataset(found: Comparisons, traffic: Traffic, gains: Mapping[str, Estimate], dataset: str) -> Estimate | None:
     baseline = found.plan.baseline.id
     weighted: list[tuple[float, Estimate]] = []
-    for cell in mixed_workloads(found.plan, traffic, dataset):
+    cells = mixed_workloads(found.plan, traffic, dataset)
+    for cell in cells:
         measured = found.cells.get((baseline, cell.id))
         if cell.id not in gains or measured is None:
             return None
@@ -61,7 +62,8 @@ def _one_dataset(found: Comparisons, traffic: Traffic, gains: Mapping[str, Estim
         weighted.append((traffic[cell.level] * rate, gains[cell.id]))
     before = sum(weight for weight, _ in weighted)
     after = sum(weight * math.exp(gain.mean) for weight, gain in weighted)
-    spread = combine([(weight * math.exp(gain.mean) / after, gain) for weight, gain in weighted])
+    shared = [[found.plan.shared_prompts(one.id, other.id) for other in cells] for one in cells]
+    spread = combine([(weight * math.exp(gain.mean) / after, gain) for weight, gain in weighted], shared)
     return Estimate(math.log(after / before), spread.block_variance, spread.block_freedom, spread.visits)
 
 

@@ -1,12 +1,13 @@
 """The plan: arms x workloads x blocks, a pure and deterministic function of configuration and prompts."""
 
+import math
 import random
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import combinations, product
 from typing import Literal
 
 from pydantic import JsonValue
@@ -21,6 +22,7 @@ from orchestrator.records import Arm, Block, Prompt, ServerSpec, WorkloadCell
 MIN_MAX_NUM_SEQS = 16
 OPEN_LOOP_MAX_NUM_SEQS = 128
 """As many requests as an open loop makes; vLLM's own default for a server on CPU."""
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 WARMUP_REQUESTS = 4
 """In an open loop, at once."""
 
@@ -73,6 +75,24 @@ class Plan(Strict):
     def blocks_of(self, workload_id: str) -> tuple[Block, ...]:
         return tuple(self._blocks_by_workload.get(workload_id, ()))
 
+    def shared_prompts(self, one: str, other: str) -> float:
+        """The part of their prompts that two workloads (ids) have in common: their number over the geometric mean of
+        both, 0 for none, 1 for the same ones."""
+        return self._shared_prompts.get((one, other), 0.0)
+
+    @cached_property
+    def _shared_prompts(self) -> Mapping[tuple[str, str], float]:
+        """Only workloads of the same dataset can share any."""
+        prompts = {
+            cell.id: {index for block in self.blocks_of(cell.id) for index in block.prompt_indices}
+            for cell in self.workloads
+        }
+        return {
+            (one.id, other.id): len(mine & theirs) / math.sqrt(len(mine) * len(theirs))
+            for one, other in product(self.workloads, repeat=2)
+            if one.dataset == other.dataset and (mine := prompts[one.id]) and (theirs := prompts[other.id])
+        }
+
     @cached_property
     def _blocks_by_workload(self) -> Mapping[str, list[Block]]:
         found: defaultdict[str, list[Block]] = defaultdict(list)
@@ -83,13 +103,25 @@ class Plan(Strict):
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A dataset's prompts as blocks are cut from them. Made once a dataset: every workload of it takes the same."""
+    """A dataset's prompts as blocks are cut from them. Made once a dataset, for every workload of it."""
 
     prompts: PromptSet
     order: list[int]
     """Positions in `prompts`, drawn from the seed."""
     messages: list[str]
     """Canonical JSON of what is sent of each prompt, in the order of `prompts`."""
+
+    def order_at(self, cell: WorkloadCell) -> list[int]:
+        """`order` from the workload's own place on, so that the levels of load share no prompts where there are enough.
+
+        The place follows from the level alone: a level, or blocks, that are added later move none. Multiples of the
+        golden ratio spread the powers of two (1, 2, 4, ...) over the prompts as evenly as can be, however many there
+        are. A log is replayed from its beginning at every speed.
+        """
+        if cell.arrival == "log":
+            return self.order
+        place = int(len(self.order) * (math.log2(cell.level) * GOLDEN_RATIO % 1))
+        return self.order[place:] + self.order[:place]
 
 
 def prompt_sets(config: SweepConfig, by_dataset: Mapping[str, PromptSet]) -> dict[str, PromptSet]:
@@ -116,9 +148,29 @@ def plan_sweep(config: SweepConfig, prompts: Mapping[str, PromptSet]) -> Plan:
     blocks = tuple(block for cell in workloads for block in _blocks(config, cell, drawn[cell.dataset]))
     counts = {name: _count(drawn[name]) for name in names}
     identity = [config.name, [arm.id for arm in arms], [block.id for block in blocks]]
-    return Plan(
+    plan = Plan(
         id=content_id(identity), name=config.name, arms=arms, workloads=workloads, blocks=blocks, prompts=counts
     )
+    _require_no_memory_of_prompts(plan)
+    return plan
+
+
+def _require_no_memory_of_prompts(plan: Plan) -> None:
+    """A server that drafts from earlier answers would only repeat those of another level of load."""
+    remembering = [arm.name for arm in plan.arms if arm.method == "suffix" and _remembers(arm)]
+    for one, other in combinations(plan.workloads, 2):
+        if remembering and plan.shared_prompts(one.id, other.id):
+            raise ConfigError(
+                f"arm {remembering[0]} drafts from answers that its server remembers, but {one.name} and {other.name} "
+                f"share prompts, since dataset {one.dataset!r} has too few for each to have its own: the second would "
+                "be drafted from its own answers. Set suffix_decoding_max_cached_requests=0 in the speculation, "
+                "measure one level at a time, lower workload.num_blocks, or give more prompts"
+            )
+
+
+def _remembers(arm: Arm) -> bool:
+    """vLLM's own default is to remember 10,000 answers."""
+    return (arm.server.speculative_config or {}).get("suffix_decoding_max_cached_requests") != 0
 
 
 def speculative_config(config: SweepConfig, speculation: Speculation, k: int) -> dict[str, JsonValue]:
@@ -161,13 +213,11 @@ def baseline_arm(config: SweepConfig) -> Arm:
 
 
 def _arms(config: SweepConfig) -> tuple[Arm, ...]:
-    combinations = [
-        dict(zip(config.space.axes, values, strict=True)) for values in product(*config.space.axes.values())
-    ]
+    choices = [dict(zip(config.space.axes, values, strict=True)) for values in product(*config.space.axes.values())]
     by_method = {each.method: each for each in config.speculation}
     grid = [(k, method) for method in config.methods for k in by_method[method].num_speculative_tokens]
     grid.sort(key=lambda point: point[0])  # stable: of each k the simplest method first
-    arms = [_arm(config, by_method[method], k, settings) for k, method in grid for settings in combinations]
+    arms = [_arm(config, by_method[method], k, settings) for k, method in grid for settings in choices]
     return (baseline_arm(config), *arms)
 
 
@@ -336,7 +386,7 @@ def _content(prompt: Prompt, with_arrival: bool) -> str:
 
 
 def _blocks(config: SweepConfig, cell: WorkloadCell, drawn: _Drawn) -> list[Block]:
-    """Disjoint slices of the prompts in the order drawn; the same for every arm."""
+    """Disjoint slices of the prompts in the workload's order; the same for every arm."""
     prompts, size = drawn.prompts, config.workload.block_len(cell.level)
     needed = size * config.workload.num_blocks
     if len(prompts.prompts) < needed:
@@ -348,8 +398,9 @@ def _blocks(config: SweepConfig, cell: WorkloadCell, drawn: _Drawn) -> list[Bloc
             "workload.prompts_per_block, shorten workload.output_len, or give more prompts"
             f"{', or wider buckets in workload.prompt_tokens' if prompts.num_outside else ''}"
         )
+    order = drawn.order_at(cell)
     return [
-        _block(cell, index, tuple(drawn.order[index * size : (index + 1) * size]), drawn)
+        _block(cell, index, tuple(order[index * size : (index + 1) * size]), drawn)
         for index in range(config.workload.num_blocks)
     ]
 
@@ -357,7 +408,7 @@ def _blocks(config: SweepConfig, cell: WorkloadCell, drawn: _Drawn) -> list[Bloc
 def _with_warmup(cell: WorkloadCell, drawn: _Drawn) -> WorkloadCell:
     """Warm-up takes the prompts at the far end of the order: unmeasured ones wherever there are enough."""
     number = WARMUP_REQUESTS if cell.max_concurrency is None else cell.max_concurrency
-    return cell.model_copy(update={"warmup_prompt_indices": tuple(drawn.order[-number:])})
+    return cell.model_copy(update={"warmup_prompt_indices": tuple(drawn.order_at(cell)[-number:])})
 
 
 def _outside(prompts: PromptSet) -> str:

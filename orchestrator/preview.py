@@ -11,6 +11,7 @@ from orchestrator.deploy import recommend_commands, serve_command
 from orchestrator.errors import ConfigError, HubUnavailable
 from orchestrator.forecast import Forecast, Spending
 from orchestrator.inputs import load_prompts, memory_here
+from orchestrator.measured_server import measured_servers
 from orchestrator.memory import MemoryNeed, require_fit
 from orchestrator.past_sweeps import foresee
 from orchestrator.plan import Plan, PromptSet, plan_sweep, prompt_sets
@@ -18,6 +19,7 @@ from orchestrator.policies import policy_for
 from orchestrator.policy import num_measurements
 from orchestrator.records import Arm, Message, Prompt
 from tasks.preflight import refuse_plan
+from tasks.server_command import located
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,8 @@ def server_command(arm: Arm) -> str:
     if spec.launcher == "external":
         return f"measured at {spec.url}, which is to be this arm; neither started nor stopped"
     if spec.launcher == "docker":
-        return recommend_commands(arm, None, "").docker_run
-    return shlex.join([*(spec.command or ["vllm"]), "serve", *serve_command(spec)])
+        return recommend_commands(measured_servers(arm), "").docker_run
+    return shlex.join([*(spec.command or ["vllm"]), "serve", *serve_command(located(spec))])
 
 
 def _expected(config: SweepConfig, plan: Plan, prompts: Mapping[str, PromptSet]) -> tuple[Forecast | None, str | None]:

@@ -67,17 +67,19 @@ def batch_size_schedules(plan: Plan, workloads: Sequence[WorkloadResult]) -> tup
     return tuple(found)
 
 
-def overall_levels(found: Comparisons, allowed: Sequence[Arm]) -> dict[Level, Arm]:
-    """Level -> the arm that gains most there over all datasets together, the baseline where none is proven to."""
-    plan = found.plan
+def overall_levels(found: Comparisons, allowed: Mapping[Level, Sequence[Arm]]) -> dict[Level, Arm]:
+    """Level -> the arm that gains most there over all datasets together, the baseline where none is proven to.
+
+    `allowed` are the arms that may be chosen at each level: one that is unfit for another level may be.
+    """
     chosen = {}
-    for level in sorted({cell.level for cell in plan.workloads}):
-        gains = {arm.id: _over_datasets(arm, level, found) for arm in allowed}
-        arms = [arm for arm in allowed if gains[arm.id]]
+    for level, at_level in allowed.items():
+        gains = {arm.id: _over_datasets(arm, level, found) for arm in at_level}
+        arms = [arm for arm in at_level if gains[arm.id]]
         candidates = [Candidate(arm.num_speculative_tokens, gain) for arm in arms if (gain := gains[arm.id])]
         choosing = choose(candidates, found.noise, found.rules) if candidates else None
         is_gain = choosing is not None and choosing.verdict == "speculate"
-        chosen[level] = arms[choosing.chosen] if choosing and is_gain else plan.baseline
+        chosen[level] = arms[choosing.chosen] if choosing and is_gain else found.plan.baseline
     return chosen
 
 

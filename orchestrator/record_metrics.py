@@ -19,6 +19,7 @@ import numpy as np
 
 from orchestrator.config import SweepConfig
 from orchestrator.display import VERDICT_TEXT, arm_name
+from orchestrator.measured import has_token_times
 from orchestrator.metrics import (
     acceptance_length,
     acceptance_rate,
@@ -278,9 +279,15 @@ def _own_figures(cell: Cell) -> dict[str, float | None]:
             usd_per_million_output_tokens(cell.usd_per_hour, rate) if cell.usd_per_hour else None
         ),
         "client_cpu_cores": fmean(block.client_cpu_cores for block in blocks),
+        **_percentiles("e2e_s", (value for block in blocks for value in block.e2e_s)),
+        **(_token_times(blocks) if has_token_times(blocks) else {}),
+    }
+
+
+def _token_times(blocks: Sequence[BlockRecord]) -> dict[str, float | None]:
+    return {
         **_percentiles("ttft_s", (value for block in blocks for value in block.ttft_s)),
         **_percentiles("tpot_s", (value for block in blocks for value in block.tpot_s if value is not None)),
-        **_percentiles("e2e_s", (value for block in blocks for value in block.e2e_s)),
         **_mean_itl(blocks),
     }
 

@@ -301,6 +301,8 @@ class VisitRecord(Strict):
     """Repairs that the engine's log says are applied."""
     cpu_binding: CpuBinding | None = None
     """What was bound for vLLM; None: its own choice."""
+    preloaded: tuple[str, ...] | None = None
+    """The engine's LD_PRELOAD; None where it was not recorded, or an image's own."""
     versions: dict[str, str] | None = None
     """Of Python and the libraries that this visit's process ran with."""
     server_log: str | None = None

@@ -15,6 +15,7 @@ from orchestrator.display import (
     identical,
     interval,
     is_best,
+    listed,
     milliseconds,
     number,
     percent,
@@ -91,7 +92,20 @@ def latency_table(workload: WorkloadResult) -> TableView:
         )
         for arm in workload.arms
     ]
-    return TableView(f"Latency, {title_of(workload)}", headers, rows, _marked(workload.arms, workload))
+    caption = f"Latency, {title_of(workload)}{_without_times(workload)}"
+    return TableView(caption, headers, rows, _marked(workload.arms, workload))
+
+
+def _without_times(workload: WorkloadResult) -> str:
+    """Why arms that were measured have a dash."""
+    arms = [arm for arm in workload.arms if arm.all_at_once_share and arm.ttft_s is None]
+    if not arms:
+        return ""
+    names = listed(f"{arm_name(arm)} ({percent(arm.all_at_once_share)} %)" for arm in arms)
+    return (
+        f". A dash: the client got all tokens of an answer at once, which is no measurement of these times; share of "
+        f"such answers: {names}"
+    )
 
 
 def survival_table(workload: WorkloadResult) -> TableView | None:

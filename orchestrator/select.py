@@ -125,7 +125,7 @@ def _decide(judged: Sequence[Judged], workload: WorkloadCell, found: Comparisons
         return _with(result, reason="the baseline has too few valid blocks")
     arms = [each for each in judged[1:] if not each.refused]
     if not arms:
-        return _without_candidates(result, judged)
+        return _without_candidates(result, judged, rules.min_blocks)
     candidates = [
         Candidate(each.arm.num_speculative_tokens, found.estimates[each.arm.id, workload.id]) for each in arms
     ]
@@ -173,11 +173,12 @@ def choice_of(arm: Arm) -> Choice:
     )
 
 
-def _without_candidates(result: WorkloadResult, judged: Sequence[Judged]) -> WorkloadResult:
+def _without_candidates(result: WorkloadResult, judged: Sequence[Judged], min_blocks: int) -> WorkloadResult:
     baseline, *arms = judged
     if not arms:
         return _with(result, "baseline", baseline, reason="no speculative arm was planned")
-    if all(each.result.meets_constraints is False for each in arms):
+    enough = [each.result.num_blocks >= min_blocks for each in arms]
+    if all(enough) and all(each.result.meets_constraints is False for each in arms):
         return _with(result, "baseline", baseline, reason="no speculative arm keeps the constraints")
     return _with(result, reason="no speculative arm has enough valid paired blocks")
 

@@ -50,6 +50,9 @@ class ArmResult(Strict):
     survival: tuple[float, ...] | None
     ttft_s: Quantiles | None
     tpot_s: Quantiles | None
+    all_at_once_share: float | None = None
+    """Share (0..1) of the requests of several tokens whose tokens reached the client all at once; where it is not
+    small, ttft_s and tpot_s are None: they were not measured."""
     e2e_s: Quantiles | None = None
     goodput_requests_per_s: float | None = None
     """Requests a second that keep every limit of selection.slo; None without one."""

@@ -14,10 +14,11 @@ from orchestrator.caveats import caveats
 from orchestrator.cluster_budget import over_budget
 from orchestrator.config import SweepConfig
 from orchestrator.decide import Decided, decide
-from orchestrator.deploy import bindings_of, recommend_commands
+from orchestrator.deploy import recommend_commands
 from orchestrator.errors import ConfigError, EngineNotFound, NodeUnavailable, SweepFailed
 from orchestrator.inputs import load_prompts, memory_here
 from orchestrator.ledger import Ledger, LedgerView
+from orchestrator.measured_server import measured_servers
 from orchestrator.memory import require_fit
 from orchestrator.past_sweeps import foresee
 from orchestrator.plan import Plan, PromptSet, plan_sweep
@@ -196,7 +197,6 @@ def decide_and_report(sweep_dir: SweepDir) -> Selection:
     provenance = collect_provenance(plan.id, config.hardware, visits, ledger.set_aside, _unclosed(ledger))
     dropped = policy_for(config).dropped(plan, ledger)
     decided = decide(config, plan, ledger.valid_blocks(), _failures(ledger), dropped)
-    engine = next((visit.engine_version for visit in reversed(visits) if visit.engine_version), None)
     selection = Selection(
         sweep_id=sweep_dir.sweep_id,
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -213,7 +213,7 @@ def decide_and_report(sweep_dir: SweepDir) -> Selection:
         visit_noise=decided.visit_noise,
         unfinished=unfinished_now(sweep_dir, ledger),
         warnings=caveats(config, plan, ledger),
-        recommendation=_recommendation(decided, engine, visits),
+        recommendation=_recommendation(decided, plan, visits),
     )
     sweep_dir.write_selection(selection)
     write_report(sweep_dir.path, selection, plan, ledger, config.model)
@@ -228,9 +228,9 @@ def unfinished_now(sweep_dir: SweepDir, ledger: LedgerView | None = None) -> Unf
     return find_unfinished(sweep_dir.config(), sweep_dir.plan(), ledger, command)
 
 
-def _recommendation(decided: Decided, engine: str | None, visits: Sequence[VisitRecord]) -> Recommendation | None:
+def _recommendation(decided: Decided, plan: Plan, visits: Sequence[VisitRecord]) -> Recommendation | None:
     arm = decided.recommended
-    return recommend_commands(arm, engine, decided.reason, bindings_of(arm.server, visits)) if arm else None
+    return recommend_commands(measured_servers(arm, plan.arms, visits), decided.reason) if arm else None
 
 
 def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console: Console, command: str) -> None:

@@ -6,6 +6,7 @@ Explains, never decides: throughput does that, in `select.py`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.display import arm_name, percent
 from orchestrator.measured import Cell
 from orchestrator.plan import Plan
 from orchestrator.records import Arm, WorkloadCell
@@ -25,11 +26,31 @@ def _explained(costs: StepCosts, workload: WorkloadCell, result: WorkloadResult)
     arms = tuple(
         _with_step(costs, arm, workload, measured) for arm, measured in zip(costs.plan.arms, result.arms, strict=True)
     )
-    return result.model_copy(update={"arms": arms, "why": _sentences(result.model_copy(update={"arms": arms}))})
+    why = _sentences(result.model_copy(update={"arms": arms}))
+    cells = [costs.cells.get((arm.id, workload.id)) for arm in costs.plan.arms]
+    lacking = [arm for arm, cell in zip(arms, cells, strict=True) if cell and cell.lacks_asked_times]
+    reason = "; ".join([result.reason, *_what_was_asked(lacking)])
+    return result.model_copy(update={"arms": arms, "why": why, "reason": reason})
+
+
+def _what_was_asked(lacking: Sequence[ArmResult]) -> list[str]:
+    """Why arms whose times are no measurement have no part in a decision that asks for them."""
+    if not lacking:
+        return []
+    arms = ", ".join(f"{arm_name(arm)} ({percent(arm.all_at_once_share)} %)" for arm in lacking)
+    return [
+        "selection asks for times to the first token or per token, which were not measured: too many requests got "
+        f"all their tokens at once, of {arms}"
+    ]
 
 
 def _with_step(costs: StepCosts, arm: Arm, workload: WorkloadCell, result: ArmResult) -> ArmResult:
-    figures = {"step_s": costs.step_s(arm, workload)}
+    figures: dict[str, object] = {"step_s": costs.step_s(arm, workload)}
+    cell = costs.cells.get((arm.id, workload.id))
+    if cell:
+        figures["all_at_once_share"] = cell.at_once_share
+        untold = () if cell.has_token_times else ("ttft_s", "tpot_s")
+        figures |= dict.fromkeys([*untold, *(() if cell.has_goodput else ("goodput_requests_per_s",))])
     if not arm.is_baseline:
         figures |= {
             "break_even_acceptance_length": costs.ratio(arm, workload),

@@ -27,6 +27,8 @@ class Engine(ABC):
     name: str
     """What messages call it, for example `dflash-k7-3fa1`."""
     api_key: str
+    preloaded: tuple[str, ...] | None = None
+    """Libraries in its LD_PRELOAD; None where that is not ours to know."""
 
     @abstractmethod
     def __enter__(self) -> Self: ...

@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.records import ServerSpec
 from tasks.server_command import (
     engine_command,
-    is_local,
+    mounted_folders,
     preloaded_libraries,
     serve_arguments,
     server_argv,
@@ -62,15 +62,13 @@ def _in_container(spec: ServerSpec, *, name: str, port: int, api_key: str, cpus:
     is for a container whose command was killed before it could end it."""
     docker, *global_flags = engine_command(spec)
     env = server_env(spec, api_key=api_key, preload=(), inherited={})  # the image preloads its own
-    drafter = str((spec.speculative_config or {}).get("model", ""))
-    folders = dict.fromkeys(_mounted(path) for path in (spec.target, drafter) if path and is_local(path))
     argv = [
         *(docker, *global_flags, "run", "--rm", "--init", "--name", name),
         *("--ipc=host", "--cap-add=SYS_NICE", "--security-opt", "seccomp=unconfined"),
         *(("--cpuset-cpus", cpus) if cpus else ()),
         *("-p", f"{HOST}:{port}:{port}"),
         *(part for key in env for part in ("-e", key)),
-        *(part for folder in folders for part in ("-v", f"{folder}:{folder}:ro")),
+        *(part for folder in mounted_folders(spec) for part in ("-v", f"{folder}:{folder}:ro")),
         str(spec.image),
         *(spec.target, "--host", "0.0.0.0", "--port", str(port), "--disable-uvicorn-access-log"),
         *serve_arguments(spec),
@@ -82,9 +80,3 @@ def _in_container(spec: ServerSpec, *, name: str, port: int, api_key: str, cpus:
         afterwards=[docker, *global_flags, "rm", "--force", name],
         inspect=[docker, *global_flags, "inspect", "--format", "{{.State.Pid}}", name],
     )
-
-
-def _mounted(path: str) -> str:
-    """The folder to mount for a model: of one in the Hugging Face cache all of it, whose snapshots are links."""
-    folder = Path(path)
-    return str(folder.parents[1]) if folder.parent.name == "snapshots" else str(folder)

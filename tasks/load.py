@@ -183,6 +183,8 @@ def _body(target: Target, index: int, prompt: Prompt, cell: WorkloadCell, answer
         "stream": True,
         "stream_options": {"include_usage": True},
         "return_token_ids": True,
+        # Each workload finds only its own prompts in a prefix cache: other levels may have sent the same ones before.
+        "cache_salt": cell.id,
     }
     more: dict[str, JsonValue] = (
         {"chat_template_kwargs": cell.chat_template_kwargs} if cell.chat_template_kwargs else {}

@@ -85,6 +85,8 @@ class VllmServer(Engine):
             sockets_dir=self._sockets_dir,
         )
         self._launch = launch
+        if self.spec.launcher == "process":
+            self.preloaded = tuple(launch.env.get("LD_PRELOAD", "").replace(":", " ").split())
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         try:
             with thread_on(self._cpus):

@@ -13,13 +13,17 @@ from orchestrator.records import ServerSpec
 from tasks import early_interpreters
 from tasks.demo import resolve_model
 
-_OPENMP = "libiomp5.so"
+OPENMP = "libiomp5.so"
+TCMALLOC = "libtcmalloc_minimal.so.4"
+"""As the loader knows them."""
 _TCMALLOC = "tcmalloc_minimal"
 _KEPT_VLLM_VARIABLES = frozenset(
     {"VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "VLLM_ASSETS_CACHE", "VLLM_TARGET_DEVICE", "VLLM_LOGGING_CONFIG_PATH"}
 )
-_DROPPED_VARIABLES = frozenset({"OMP_NUM_THREADS", "PYTHONPATH", "PYTHONHOME"})
-"""Ray sets OMP_NUM_THREADS in its workers; the other two belong to the orchestrator's interpreter."""
+_DROPPED_VARIABLES = frozenset({"PYTHONPATH", "PYTHONHOME"})
+"""They belong to the orchestrator's interpreter."""
+_DROPPED_PREFIXES = ("RAY_", "OMP_", "GOMP_", "KMP_", "MKL_")
+"""Ray sets OMP_NUM_THREADS in its workers; what a shell sets of the others would be in no exported file."""
 
 
 def located(spec: ServerSpec, folders: Mapping[str, str] = MappingProxyType({})) -> ServerSpec:
@@ -113,31 +117,55 @@ def server_env(
 
     Args:
         preload: libraries, as paths or names that the loader finds (see `preloaded_libraries`).
-        inherited: the environment of the process that starts the engine. VLLM_* (but for its folders), RAY_* and
-            OMP_NUM_THREADS are dropped: what shapes a measurement comes from `server.env`, which is part of the arm.
+        inherited: the environment of the process that starts the engine. VLLM_* (but for its folders), RAY_*
+            and the threading libraries' variables are dropped: what shapes a measurement comes from `server.env`,
+            which is part of the arm.
         sockets_dir: for the sockets between vLLM's processes, which it never removes; None: TMPDIR, as vLLM has it.
     """
     env = {name: value for name, value in inherited.items() if not _is_dropped(name)}
-    env |= {
-        "VLLM_CPU_KVCACHE_SPACE": f"{spec.kv_cache_gib:g}",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_API_KEY": api_key,
-        "PYTHONUNBUFFERED": "1",
-    }
     # The container image already preloads OpenMP together with an allocator: keep what is there.
-    missing = [library for library in preload if Path(library).name not in env.get("LD_PRELOAD", "")]
-    if missing:
-        env["LD_PRELOAD"] = ":".join(filter(None, [*missing, env.get("LD_PRELOAD")]))
+    there = env.get("LD_PRELOAD", "")
+    missing = [library for library in preload if Path(library).name not in there]
+    own = arm_env(spec, ":".join(filter(None, [*missing, there])) if missing else None)
+    env |= {"VLLM_API_KEY": api_key, "PYTHONUNBUFFERED": "1"}
     if sockets_dir is not None:
         env["VLLM_RPC_BASE_PATH"] = str(sockets_dir)  # vLLM leaves it out of what its compile cache is keyed by
+    return env | own
+
+
+def arm_env(spec: ServerSpec, ld_preload: str | None = None) -> dict[str, str]:
+    """What an arm sets in the environment of its engine, where it is measured and where it is put into service alike.
+
+    Args:
+        spec: as it is `located`: an engine whose models are all folders is kept from the hub.
+        ld_preload: None leaves the variable to what starts the engine.
+    """
+    env = {"VLLM_CPU_KVCACHE_SPACE": f"{spec.kv_cache_gib:g}", "VLLM_NO_USAGE_STATS": "1"}
+    if ld_preload is not None:
+        env["LD_PRELOAD"] = ld_preload
     if spec.omp_threads_bind is not None:
         env["VLLM_CPU_OMP_THREADS_BIND"] = spec.omp_threads_bind
-    if spec.patches:
-        env["VLLM_PLUGINS"] = plugins(spec)
-    drafter = (spec.speculative_config or {}).get("model")
-    if is_local(spec.target) and (drafter is None or is_local(str(drafter))):
+    if len(local_models(spec)) == len(_models(spec)):
         env["HF_HUB_OFFLINE"] = "1"
-    return env | {name: value for name, value in spec.env.items() if name != "VLLM_PLUGINS" or not spec.patches}
+    return env | spec.env | ({"VLLM_PLUGINS": plugins(spec)} if spec.patches else {})
+
+
+def local_models(spec: ServerSpec) -> list[str]:
+    """Target and drafter of a located `spec`, as far as they are folders."""
+    return [model for model in _models(spec) if is_local(model)]
+
+
+def mounted_folders(spec: ServerSpec) -> list[str]:
+    """What a container must be given to see the models of a located `spec`: of one in the Hugging Face cache all of
+    it, whose snapshots are links."""
+    folders = map(Path, local_models(spec))
+    whole = (folder.parents[1] if folder.parent.name == "snapshots" else folder for folder in folders)
+    return list(dict.fromkeys(map(str, whole)))
+
+
+def _models(spec: ServerSpec) -> list[str]:
+    drafter = (spec.speculative_config or {}).get("model")
+    return [spec.target, *([str(drafter)] if drafter else [])]
 
 
 def plugins(spec: ServerSpec) -> str:
@@ -172,7 +200,7 @@ def openmp_library(spec: ServerSpec) -> Path | None:
         return None
     # A linked `vllm` (pipx, uv tool) leads to its environment; a venv's `python` link leads out of it: try both.
     places = [Path(executable).absolute(), Path(executable).resolve()]
-    candidates = [place.parent.parent / "lib" / _OPENMP for place in places]
+    candidates = [place.parent.parent / "lib" / OPENMP for place in places]
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
@@ -184,4 +212,4 @@ def is_local(model: str) -> bool:
 def _is_dropped(name: str) -> bool:
     if name.startswith("VLLM_"):
         return name not in _KEPT_VLLM_VARIABLES
-    return name.startswith("RAY_") or name in _DROPPED_VARIABLES
+    return name.startswith(_DROPPED_PREFIXES) or name in _DROPPED_VARIABLES

@@ -93,6 +93,7 @@ class _Run:
         self.engine_version: str | None = None
         self.node_info: NodeInfo | None = None
         self.binding: CpuBinding | None = None
+        self.preloaded: tuple[str, ...] | None = None
         self.error: str | None = None
         self.interrupted = False
         self.blames_node = False
@@ -134,6 +135,7 @@ class _Run:
         self.secrets.append(server.api_key)
         begun = time.monotonic()
         with server, notice.ended_in_time(server.pid):
+            self.preloaded = server.preloaded
             server.wait_until_ready(timeout_s=limits.ready_timeout_s)
             self.server_start_s = time.monotonic() - begun
             self.engine_version = server.engine_version
@@ -197,8 +199,8 @@ class _Run:
             yield measured
 
     def _warm_up(self, server: Engine, target: Target, cell: WorkloadCell) -> None:
-        """All at once in an open loop."""
-        begun = time.monotonic()
+        """All at once in an open loop. What it leaves in a prefix cache, nothing that is measured finds."""
+        begun, cell = time.monotonic(), cell.model_copy(update={"id": f"{cell.id}-warm-up"})
         before = _counters(target)
         load = _drive(server, target, self._pick(cell, cell.warmup_prompt_indices), cell)
         counters = delta(before, _counters(target))
@@ -316,6 +318,7 @@ class _Run:
             thread_binding=thread_binding(self.log_path) if log else None,
             engine_patches=applied_patches(self.log_path) if log else (),
             cpu_binding=self.binding,
+            preloaded=self.preloaded,
             versions=library_versions(),
             server_log=self.log_path.name if log else None,
             error=redacted(self.error, self.secrets) if self.error else None,

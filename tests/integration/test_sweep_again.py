@@ -48,9 +48,6 @@ def test_interrupted_sweep_is_told_to_be_unfinished_and_its_last_overrides_are_w
     told = " ".join(selected.stdout.split())
     assert told.startswith(f"Unfinished: {found.num_blocks} of 9 blocks measured; not measured: ")
     assert "`orchestrator sweep name=small" in told
-    exported = box.run("export", "--arm", "dflash-k1")
-    assert exported.exit_code == 0, exported
-    assert exported.stderr.startswith("Unfinished: ")
 
     assert box.run(*arguments, "selection.confidence=0.8").exit_code == 0
     selection = box.selection()
@@ -62,7 +59,7 @@ def test_interrupted_sweep_is_told_to_be_unfinished_and_its_last_overrides_are_w
     assert repeat[1].startswith("# another session of it: orchestrator sweep name=small")
 
 
-def test_sweep_does_not_go_on_with_another_engine_nor_after_the_drafter_was_replaced(box: Sandbox) -> None:
+def test_sweep_does_not_go_on_with_another_engine(box: Sandbox) -> None:
     arguments = small("workload.num_blocks=3", extra_args=slow(30), command=[engine(box, "0.31.0")])
     interrupt_after(box, 4, *arguments)
     before = box.num_ledger_lines()
@@ -75,14 +72,6 @@ def test_sweep_does_not_go_on_with_another_engine_nor_after_the_drafter_was_repl
     assert ended.stderr.count("\n") == 1
     assert box.num_ledger_lines() == before
     assert {visit.engine_version for visit in box.ledger().visits() if visit.num_blocks} == {"0.31.0"}
-
-    engine(box, "0.31.0")
-    ended = box.run(*arguments)
-    assert ended.exit_code == 0, ended
-    assert len(box.sweeps) == 1
-    assert all(len(content) == 16 for visit in box.ledger().visits() for content in visit.local_models.values())
-    assert {name for visit in box.ledger().visits() for name in visit.local_models} == {
-        "demo://target",
-        "demo://dflash",
-    }
+    contents = {name: content for visit in box.ledger().visits() for name, content in visit.local_models.items()}
+    assert contents.keys() == {"demo://target", "demo://dflash"}
     assert box.leftovers() == []

@@ -50,6 +50,12 @@ def test_noisy_smaller_k_does_not_undo_a_proven_gain() -> None:
     assert chosen(candidate(3, 1.295, half_width=0.4), candidate(7, 1.3)) == Choosing("speculate", 1, 1, ())
 
 
+def test_noisy_leader_does_not_undo_the_proven_gain_of_a_slower_arm() -> None:
+    assert chosen(candidate(3, 1.5), candidate(7, 2.0, half_width=0.8), candidate(9, 1.2)) == Choosing(
+        "speculate", 0, 0, ()
+    )
+
+
 def test_proof_of_a_gain_is_asked_of_all_arms_together() -> None:
     lucky = candidate(3, math.exp(0.105), half_width=0.1)
 

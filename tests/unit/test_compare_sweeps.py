@@ -2,7 +2,10 @@
 
 import io
 import random
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from rich.console import Console
@@ -12,6 +15,7 @@ from orchestrator.compare_text import compare_folders, print_comparison
 from orchestrator.config import SelectionRules
 from orchestrator.errors import ConfigError
 from orchestrator.plan import Plan
+from orchestrator.records import NodeInfo, VisitRecord
 from orchestrator.selection import Interval
 from orchestrator.sweep_dir import SweepDir, open_sweep
 from tests.unit.builders import block_record, make_config, make_plan, plan_of, write_all
@@ -21,8 +25,15 @@ RATES = {0: 100.0, 1: 120.0, 3: 150.0}
 """k -> tokens/s."""
 
 
-def sweep(plan: Plan, seed: int, factors: dict[int, float] | None = None, noise: float = 0.01) -> Measured:
-    """Blocks of their own difficulty, the same in every sweep, and noise of its own; `factors` slow an arm."""
+def sweep(
+    plan: Plan,
+    seed: int,
+    factors: dict[int, float] | None = None,
+    noise: float = 0.01,
+    nodes: Mapping[str, float] = MappingProxyType({"a": 1.0}),
+) -> Measured:
+    """Blocks of their own difficulty, the same in every sweep, and noise of its own; `factors` slow an arm. Every node
+    (name -> its speed) measures all blocks."""
     rng = random.Random(seed)
     blocks = [
         block_record(
@@ -32,16 +43,23 @@ def sweep(plan: Plan, seed: int, factors: dict[int, float] | None = None, noise:
             RATES[arm.num_speculative_tokens]
             * (1 + 0.5 * (block.index % 3))
             * (factors or {}).get(arm.num_speculative_tokens, 1.0)
+            * speed
             * rng.lognormvariate(0, noise),
+            node=node,
         )
+        for node, speed in nodes.items()
         for arm in plan.arms
         for block in plan.blocks
     ]
-    return Measured.of(plan, blocks, RULES)
+    return Measured.of(str(seed), plan, blocks, RULES)
 
 
 def compared(a: Measured, b: Measured) -> SweepComparison:
     return compare_sweeps(a, b, RULES, {})
+
+
+def covers(found: Interval | None, value: float) -> bool:
+    return found is not None and found.ci_low < value < found.ci_high
 
 
 def by_arm(found: SweepComparison) -> dict[str, Row]:
@@ -52,7 +70,9 @@ def test_an_arm_that_became_slower_is_named_with_its_interval() -> None:
     plan = make_plan((1, 3), num_blocks=6)
     rows = by_arm(compared(sweep(plan, 1), sweep(plan, 2, {3: 0.8})))
     assert rows["dflash-k3"].change == "slower"
-    assert rows["dflash-k3"].ratio.ci_low < 0.8 < rows["dflash-k3"].ratio.ci_high
+    assert covers(rows["dflash-k3"].ratio, 0.8)
+    assert covers(rows["dflash-k3"].gain_ratio, 0.8)
+    assert rows["dflash-k3"].gain_change == "less"
     assert rows["dflash-k1"].change in ("same", "open")
 
 
@@ -72,7 +92,60 @@ def test_blocks_of_the_same_prompts_are_compared_in_pairs() -> None:
     row = compared(sweep(plan, 1), sweep(plan, 2)).rows[0]
     assert row.is_paired
     assert row.num_blocks == 6
+    assert row.ratio is not None
     assert row.ratio.ci_high / row.ratio.ci_low < 1.1
+
+
+def test_a_slower_node_is_no_slower_arm_and_gains_compare_all_the_same() -> None:
+    plan = make_plan((1, 3), num_blocks=6)
+    rows = by_arm(compared(sweep(plan, 1), sweep(plan, 2, {3: 0.8}, nodes={"b": 0.7})))
+    assert {(row.change, row.ratio, row.on_same_nodes) for row in rows.values()} == {("other nodes", None, False)}
+    assert rows["dflash-k3"].gain_change == "less"
+    assert covers(rows["dflash-k3"].gain_ratio, 0.8)
+    assert rows["dflash-k1"].gain_change in ("same", "open")
+    assert rows["none"].gain_change is None
+
+
+def test_several_nodes_tell_what_nodes_differ_by_and_only_more_than_that_is_a_change() -> None:
+    plan = make_plan((1, 3), num_blocks=6)
+    before = sweep(plan, 1, nodes={"a": 1.0, "b": 1.03, "c": 0.98, "d": 1.01})
+    rows = [
+        by_arm(compared(before, sweep(plan, 2, nodes={"e": speed, "f": speed * 1.02, "g": speed * 0.99})))["none"]
+        for speed in (0.98, 0.7)
+    ]
+    assert [row.change for row in rows] == ["open", "slower"]
+    assert all(covers(row.ratio, speed) for row, speed in zip(rows, (0.98, 0.7), strict=True))
+
+
+def test_blocks_on_a_node_that_both_had_are_compared_there() -> None:
+    """The node that only B had is half as fast."""
+    plan = make_plan((1, 3), num_blocks=6)
+    found = compared(sweep(plan, 1), sweep(plan, 2, {3: 0.8}, nodes={"a": 1.0, "b": 0.5}))
+    rows = by_arm(found)
+    assert (found.nodes_a, found.nodes_b) == (("a",), ("a", "b"))
+    assert all(row.on_same_nodes for row in rows.values())
+    assert rows["none"].change in ("same", "open")
+    assert rows["dflash-k3"].change == "slower"
+    assert covers(rows["dflash-k3"].ratio, 0.8)
+
+
+def test_a_name_that_was_given_to_another_machine_is_another_node() -> None:
+    plan = make_plan((1,), num_blocks=4)
+    blocks = [block_record(plan, arm, block) for arm in plan.arms for block in plan.blocks]
+    sides = [Measured.of(cpu, plan, blocks, RULES, [visit_on("a", cpu)]) for cpu in ("Xeon 6975P", "Xeon 8488C")]
+    assert {row.change for row in compared(*sides).rows} == {"other nodes"}
+    assert compared(sides[0], sides[0]).rows[0].on_same_nodes
+
+
+def test_two_sweeps_of_one_plan_share_no_start_of_a_server() -> None:
+    """Their visits have the same ids; the noise between starts counts all the same."""
+    plan = make_plan((1,), num_blocks=12)
+    noisy = SelectionRules(visit_noise=0.05)
+    blocks = [block_record(plan, arm, block) for arm in plan.arms for block in plan.blocks]
+    a, b = (Measured.of(name, plan, blocks, noisy) for name in "ab")
+    row = compare_sweeps(a, b, noisy, {}).rows[0]
+    assert row.ratio is not None
+    assert row.ratio.ci_high > 1.05
 
 
 def test_other_prompts_are_compared_by_their_means() -> None:
@@ -114,11 +187,50 @@ def test_sweeps_are_compared_in_the_objective() -> None:
             for arm in plan.arms
             for block in plan.blocks
         ]
-        return Measured.of(plan, blocks, rules)
+        return Measured.of(f"{e2e_s}", plan, blocks, rules)
 
     found = compare_sweeps(sweep_at(1.0), sweep_at(1.5), rules, {})
     assert {row.change for row in found.rows} == {"slower"}
+    assert found.rows[0].ratio is not None
     assert found.rows[0].ratio.mean == pytest.approx(1 / 1.5)
+
+
+def test_a_key_that_an_older_sweep_did_not_record_is_called_that() -> None:
+    a, b = make_config((1,)), make_config((1,))
+    b = b.model_copy(update={"server": b.server.model_copy(update={"preload_tcmalloc": True, "max_num_seqs": 32})})
+    written = [config.model_dump(mode="json") for config in (a, b)]
+    del written[0]["server"]["preload_tcmalloc"]
+    assert config_differences(a, b, written) == {
+        "server.max_num_seqs": ("null", "32"),
+        "server.preload_tcmalloc": ("not recorded (by default False)", "True"),
+    }
+
+
+def visit_on(node: str, cpu_model: str) -> VisitRecord:
+    info = NodeInfo(
+        hostname=node,
+        cpu_model=cpu_model,
+        physical_cores=2,
+        logical_cores=4,
+        numa_nodes=1,
+        memory_gb=8,
+        isa=(),
+        governor=None,
+        load_average_1m=0,
+        transparent_hugepage=None,
+        kernel="6",
+    )
+    return VisitRecord(
+        visit_id="v",
+        arm_id="",
+        attempt=1,
+        phase="opening",
+        node=node,
+        started_utc="",
+        wall_s=1,
+        num_blocks=0,
+        node_info=info,
+    )
 
 
 def measured_folder(results: Path, name: str, output_len: int = 128) -> SweepDir:
@@ -149,8 +261,11 @@ def test_comparison_is_whole_at_80_columns(tmp_path: Path) -> None:
 
     assert isinstance(out.file, io.StringIO)
     text = out.file.getvalue()
-    assert "1,310→1,020  0.790 [0.656, 0.951]*  2.78→0.283" in text
+    lines = [re.sub(" +", " ", line).strip() for line in text.splitlines()]
+    for begins in ("1,310→1,020 0.790 [0.656, 0.951]*", "2.78→0.283 "):
+        assert any(line.startswith(f"code@c16 dflash-k15 {begins}") for line in lines)
     assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_sweeps_with_nothing_in_common_are_refused(tmp_path: Path) -> None:

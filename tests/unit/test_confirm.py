@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from orchestrator.compare import compare_cells
-from orchestrator.config import SelectionRules
+from orchestrator.config import Level, SelectionRules
 from orchestrator.confirm import Setting, confirm, settings_to_confirm
 from orchestrator.measured import Folded, fold
 from orchestrator.mix import Traffic
@@ -45,7 +45,11 @@ BASELINES: tuple[Phase, ...] = ("opening", "closing")
 
 def to_confirm(plan: Plan, speedups: Mapping[int, Sequence[float]], static_k: int) -> list[Setting]:
     static = next(arm for arm in plan.arms if arm.num_speculative_tokens == static_k)
-    return settings_to_confirm(compare(plan, searched(plan, speedups)), TRAFFIC, static, plan.arms[1:])
+    return settings_to_confirm(compare(plan, searched(plan, speedups)), TRAFFIC, static, every_arm(plan))
+
+
+def every_arm(plan: Plan) -> dict[Level, Sequence[Arm]]:
+    return dict.fromkeys(TRAFFIC, plan.arms[1:])
 
 
 def confirmed(plan: Plan, again: Sequence[BlockRecord], rules: SelectionRules = QUIET) -> Confirmation:
@@ -53,7 +57,7 @@ def confirmed(plan: Plan, again: Sequence[BlockRecord], rules: SelectionRules = 
     folded: Folded = fold([*searched(plan, {3: (2, 2), 7: (1, 1)}), *again], rules)
     found = compare_cells(plan, folded.cells, rules)
     [result] = confirm(
-        found, folded.confirmed, TRAFFIC, settings_to_confirm(found, TRAFFIC, plan.arms[1], plan.arms[1:])
+        found, folded.confirmed, TRAFFIC, settings_to_confirm(found, TRAFFIC, plan.arms[1], every_arm(plan))
     )
     return result
 
@@ -110,6 +114,15 @@ def test_setting_is_open_until_it_was_measured_on_the_whole_mix(plan: Plan) -> N
         result = confirmed(plan, again)
         assert (result.verdict, result.confirmed, result.reason) == ("open", None, "not measured again yet")
         assert result.predicted is not None
+
+
+def test_setting_is_open_until_enough_blocks_were_measured_again(plan: Plan) -> None:
+    few = [b for b in blocks_of(plan, plan.arms[1], (2, 2), "confirm") if b.block_index < QUIET.min_blocks - 1]
+
+    result = confirmed(plan, few)
+
+    assert (result.verdict, result.reason) == ("open", "measured again on 2 of at least 3 blocks so far")
+    assert result.confirmed is not None
 
 
 def test_gain_that_shows_again_holds_with_both_figures(plan: Plan) -> None:

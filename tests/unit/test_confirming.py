@@ -101,13 +101,13 @@ def test_recommended_setting_is_measured_again_after_the_arms_and_before_the_nod
     assert fleet.is_complete
 
 
-def test_confirmation_measures_the_first_blocks_of_every_workload_of_the_mix(path: Path) -> None:
+def test_confirmation_measures_the_last_blocks_of_every_workload_of_the_mix(path: Path) -> None:
     fleet = Exact(path, concurrencies=(1, 4), first_blocks=3)
 
     confirming = fleet.run(until="confirm")[-1]
 
     indices = [block.index for block in fleet.plan.blocks if block.id in confirming.block_ids]
-    assert sorted(indices) == [0, 0, 1, 1, 2, 2]
+    assert sorted(indices) == [1, 1, 2, 2, 3, 3]
 
 
 def test_level_without_a_share_of_the_traffic_is_not_measured_again(path: Path) -> None:

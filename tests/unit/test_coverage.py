@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.compare import Candidate, choose, not_told_apart
 from orchestrator.config import SelectionRules
-from orchestrator.estimate import Estimate, Paired, Score, VisitNoise, estimate_all, pair_blocks, visit_noise
+from orchestrator.estimate import Estimate, Paired, Score, VisitNoise, combine, estimate_all, pair_blocks, visit_noise
 from orchestrator.records import Phase
 
 RULES = SelectionRules()
@@ -112,3 +112,28 @@ def test_truly_best_arm_is_the_chosen_one_or_a_contender(num_blocks: int) -> Non
 
     assert len(decided) > 0.9 * RUNS
     assert found / len(decided) >= 0.95
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.5, 1.0])
+def test_95_percent_intervals_of_a_mix_cover_the_truth_however_many_prompts_its_levels_share(shared: float) -> None:
+    """Of an arm's scatter on a block most is what its prompts are worth, the same at every level that sends them."""
+    rng = np.random.default_rng(7)
+    levels, num_blocks, covered = 3, 5, 0
+    noise = VisitNoise(0.0, 4)
+    for _ in range(RUNS):
+        common = rng.normal(0, 0.05, (len(KS), num_blocks))
+        parts = []
+        for _ in range(levels):
+            own = rng.normal(0, 0.05, (len(KS), num_blocks))
+            prompts = math.sqrt(shared) * common + math.sqrt(1 - shared) * own
+            values = prompts + rng.normal(0, 0.01, (len(KS), num_blocks))
+            arms = {
+                str(arm): {f"b{at}": Paired(float(v), {}) for at, v in enumerate(values[arm])} for arm in range(len(KS))
+            }
+            parts.append(estimate_all(arms))
+        share = [[1.0 if one == other else shared for one in range(levels)] for other in range(levels)]
+        for arm in map(str, range(len(KS))):
+            mixed = combine([(1 / levels, part[arm]) for part in parts], share)
+            covered += abs(mixed.mean) <= mixed.half_width(noise, RULES.confidence)
+
+    assert 0.93 <= covered / (RUNS * len(KS)) <= 0.98

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.config import Constraints, SelectionRules, SweepConfig
 from orchestrator.decide import Decided, decide
 from orchestrator.plan import Plan
-from orchestrator.records import Arm, BlockRecord, Phase
+from orchestrator.records import SCHEDULE_KEY, Arm, BlockRecord, Phase
 from tests.unit.builders import block_record, make_config, plan_of
 
 LEVELS = (1, 4)
@@ -119,7 +119,7 @@ def test_traffic_decides_between_settings() -> None:
     assert chosen == ["dflash-k7", "dflash-k3", "dflash-k3"]
 
 
-def test_arm_that_breaks_a_constraint_at_one_level_is_no_setting_for_the_mix() -> None:
+def test_arm_that_breaks_a_constraint_at_one_level_is_no_setting_for_the_mix_but_is_scheduled_at_the_others() -> None:
     sweep = Sweep({3: (1.5, 1.4), 7: (2.0, 1.8)}, constraints=Constraints(ttft_p95_s=0.3))
     busy = sweep.plan.workloads[1].id
     sweep.blocks = [
@@ -133,7 +133,9 @@ def test_arm_that_breaks_a_constraint_at_one_level_is_no_setting_for_the_mix() -
 
     assert [each.best and each.best.arm for each in found.workloads] == ["dflash-k7", "dflash-k3"]
     assert sweep.recommended == "dflash-k3"
-    assert [setting.arm.name for setting in found.settings] == ["dflash-k3"]
+    static, schedule = found.settings
+    assert static.arm.name == "dflash-k3"
+    assert (schedule.arm.server.speculative_config or {})[SCHEDULE_KEY] == [[1, 1, 7], [2, 4, 3], [5, 16, 0]]
 
 
 def test_slower_arm_is_recommended_where_the_baseline_breaks_a_constraint_that_it_keeps() -> None:

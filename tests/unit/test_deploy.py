@@ -2,11 +2,14 @@
 
 import json
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.deploy import IMAGE, bindings_of, recommend_commands
+from orchestrator.deploy import IMAGE, recommend_commands
+from orchestrator.measured_server import measured_servers
 from orchestrator.records import Arm, CpuBinding, VisitRecord
 from orchestrator.selection import Recommendation
 from tasks.demo import resolve_model
@@ -19,8 +22,9 @@ def make_arm(k: int = 7, **server: object) -> Arm:
     return arm.model_copy(update={"server": arm.server.model_copy(update=server)})
 
 
-def commands_for(arm: Arm, engine_version: str | None) -> Recommendation:
-    return recommend_commands(arm, engine_version, "measured again")
+def commands_for(arm: Arm, engine_version: str | None, visits: Sequence[VisitRecord] = ()) -> Recommendation:
+    servers = [replace(server, engine_version=engine_version) for server in measured_servers(arm, (), visits)]
+    return recommend_commands(servers, "measured again")
 
 
 def test_commands_hold_the_speculative_config_as_json() -> None:
@@ -49,17 +53,17 @@ def test_serve_command_has_the_measured_flags_and_environment() -> None:
     words = shlex.split("VLLM_CPU" + rest)
 
     assert preload == 'LD_PRELOAD="$(dirname "$(command -v vllm)")/../lib/libiomp5.so"'
-    assert words[:2] == ["VLLM_CPU_KVCACHE_SPACE=4.5", "VLLM_CPU_OMP_THREADS_BIND=0-31|32-63"]
-    assert words[2:5] == ["vllm", "serve", "org/target"]
+    assert {"VLLM_CPU_KVCACHE_SPACE=4.5", "VLLM_CPU_OMP_THREADS_BIND=0-31|32-63"} <= set(words[:3])
+    assert words[3:6] == ["vllm", "serve", "org/target"]
     assert {"--enforce-eager", "--no-enable-prefix-caching", "--max-num-seqs", "--max-model-len"} <= set(words)
     assert words[-4:] == ["--block-size", "32", "--port", "8000"]
 
 
-def bound_visit(node: str, cpus: str, bind: str) -> VisitRecord:
+def bound_visit(arm: Arm, node: str, cpus: str, bind: str) -> VisitRecord:
     binding = CpuBinding(cpus=cpus, num_cores=4, omp_threads_bind=bind, load_cpus=cpus)
     return VisitRecord(
         visit_id=node,
-        arm_id="",
+        arm_id=arm.id,
         attempt=1,
         phase="arm",
         node=node,
@@ -73,26 +77,24 @@ def bound_visit(node: str, cpus: str, bind: str) -> VisitRecord:
 def test_each_numa_node_gets_a_command_with_its_own_cpus_and_port() -> None:
     arm = make_arm(server_per="numa_node")
     visits = [
-        bound_visit("b/numa0", "90-91", "90"),
-        bound_visit("a/numa1", "4-7,12-15", "12-14"),
-        bound_visit("a/numa0", "0-3,8-11", "8-10"),
-        bound_visit("a/numa0", "0-3,8-11", "8|9"),  # by an arm with two ranks
+        bound_visit(arm, "b/numa0", "90-91", "90"),
+        bound_visit(arm, "a/numa1", "4-7,12-15", "12-14"),
+        bound_visit(arm, "a/numa0", "0-3,8-11", "8-10"),
     ]
 
-    commands = recommend_commands(arm, "0.32.0", "", bindings_of(arm.server, visits[:3]))
+    commands = commands_for(arm, "0.32.0", visits)
 
     first, second = commands.vllm_serve.splitlines()
-    assert "VLLM_CPU_OMP_THREADS_BIND=8-10 taskset --cpu-list 0-3,8-11 vllm serve " in first
-    assert "VLLM_CPU_OMP_THREADS_BIND=12-14 taskset --cpu-list 4-7,12-15 vllm serve " in second
+    assert " VLLM_CPU_OMP_THREADS_BIND=8-10 taskset --cpu-list 0-3,8-11 vllm serve " in first
+    assert " VLLM_CPU_OMP_THREADS_BIND=12-14 taskset --cpu-list 4-7,12-15 vllm serve " in second
     assert (first.endswith("--port 8000"), second.endswith("--port 8001")) == (True, True)
     container = commands.docker_run.splitlines()[1]
     assert "-p 127.0.0.1:8001:8000 --cpuset-cpus=4-7,12-15 -e" in container
-    assert [each.omp_threads_bind for each in bindings_of(make_arm(tensor_parallel_size=2).server, visits)] == ["8|9"]
 
 
 def test_whole_node_with_cores_kept_aside_has_its_binding_and_no_other_limit() -> None:
     arm = make_arm(reserved_cores=1)
-    commands = recommend_commands(arm, None, "", bindings_of(arm.server, [bound_visit("a", "0-3", "0-2")]))
+    commands = commands_for(arm, None, [bound_visit(arm, "a", "0-3", "0-2")])
 
     assert "VLLM_CPU_OMP_THREADS_BIND=0-2 vllm serve" in commands.vllm_serve
     assert "cpuset" not in commands.docker_run

@@ -137,6 +137,17 @@ def test_scatter_is_moderated_by_that_of_the_other_arms_but_no_more_than_their_w
     assert found["still"].block_variance == pytest.approx(NEIGHBOURS_WEIGHT * neighbours / freedom / 4)
 
 
+def test_calm_arms_do_not_narrow_the_interval_of_an_erratic_one() -> None:
+    calm, wild = [0.01, -0.01, 0.01, -0.01, 0.0], [0.5, -0.5, 0.5, -0.5, 0.0]
+
+    beside, alone = (
+        estimate_all({"wild": paired(wild)} | {name: paired(calm) for name in calm_ones})["wild"]
+        for calm_ones in (("a", "b"), ())
+    )
+
+    assert beside == alone
+
+
 def test_one_erratic_arm_does_not_widen_the_others() -> None:
     quiet, erratic = [0.01, -0.01, 0.01, -0.01], [1.0, -1.0, 1.0, -1.0]
     arms = {f"quiet{index}": paired(quiet) for index in range(3)}
@@ -192,6 +203,17 @@ def test_two_equal_parts_have_the_degrees_of_freedom_of_welchs_test() -> None:
     expected = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
     half = together.half_width(QUIET, 0.95)
     assert (together.mean - half, together.mean + half) == pytest.approx((expected.low, expected.high))
+
+
+def test_parts_of_the_same_prompts_are_as_unsure_together_as_each_is_alone() -> None:
+    part = Estimate(0.0, 0.01, 4, {})
+
+    same = combine([(0.5, part), (0.5, part)], [[1, 1], [1, 1]])
+    half = combine([(0.5, part), (0.5, part)], [[1, 0.5], [0.5, 1]])
+
+    assert (same.block_variance, same.block_freedom) == pytest.approx((0.01, 4))
+    assert half.block_variance == pytest.approx(0.0075)
+    assert 4 < half.block_freedom < 8
 
 
 def test_combined_estimates_without_scatter_keep_the_fewest_degrees_of_freedom() -> None:

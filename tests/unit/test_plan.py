@@ -1,7 +1,9 @@
 """The plan is a pure function: everything that affects measuring is in the ids, nothing else is."""
 
+import math
 import re
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -238,6 +240,43 @@ def test_blocks_of_a_workload_are_disjoint_and_full(
         assert set(indices) <= set(range(160))
     assert len(set(block_ids(planned))) == len(planned.blocks)
     assert planned == plan_sweep(config(changes), prompts)
+
+
+@given(levels=st.sets(st.sampled_from([1, 2, 4, 8, 16]), min_size=2), seed=st.integers(0, 5))
+def test_levels_of_a_dataset_share_no_prompts_where_there_are_enough(levels: set[int], seed: int) -> None:
+    changes = {"workload.max_concurrency": sorted(levels), "workload.num_blocks": 3, "seed": seed}
+    prompts = {name: prompt_set(1000, text=name) for name in PROMPTS}
+    planned = plan_sweep(config(changes), prompts)
+
+    for one, other in combinations(planned.workloads, 2):
+        assert planned.shared_prompts(one.id, other.id) == 0
+
+
+def test_share_of_common_prompts_is_their_number_over_the_mean_of_both() -> None:
+    planned = plan_sweep(config({"workload.num_blocks": 4}), {name: prompt_set(32, text=name) for name in PROMPTS})
+    few, many = planned.workloads[:2]  # 12 prompts from place 0 on, 32 of 32
+
+    assert planned.shared_prompts(few.id, few.id) == 1
+    assert planned.shared_prompts(few.id, many.id) == pytest.approx(12 / math.sqrt(12 * 32))
+    assert planned.shared_prompts(few.id, planned.workloads[2].id) == 0
+
+
+def test_levels_and_blocks_that_are_added_move_none_of_the_others() -> None:
+    more = plan({"workload.max_concurrency": [1, 2, 4], "workload.num_blocks": 3})
+
+    assert set(block_ids(plan())) < set(block_ids(more))
+
+
+MEMORY = {"method": "suffix", "num_speculative_tokens": [8], "suffix_decoding_max_cached_requests": 100}
+
+
+def test_server_that_remembers_answers_is_refused_prompts_that_another_level_sent() -> None:
+    with pytest.raises(ConfigError, match=r"arm suffix-k8 drafts from answers.*code@c1 and code@c4 share prompts"):
+        plan_sweep(config({"speculation": MEMORY}), {name: prompt_set(18, text=name) for name in PROMPTS})
+
+    plan({"speculation": MEMORY})
+    forgets = MEMORY | {"suffix_decoding_max_cached_requests": 0}
+    plan_sweep(config({"speculation": forgets}), {name: prompt_set(18, text=name) for name in PROMPTS})
 
 
 def test_warm_up_sends_no_prompt_that_is_measured_where_there_are_enough() -> None:

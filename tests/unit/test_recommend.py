@@ -125,7 +125,7 @@ def test_level_takes_the_arm_that_gains_most_over_all_datasets_together() -> Non
     plan = make_plan([3, 7], concurrencies=(1, 4), datasets=("code", "chat"))
     speedups = {("code", 1): (1.5, 3.0), ("chat", 1): (1.4, 0.5), ("code", 4): (0.5, 0.4), ("chat", 4): (1.1, 0.9)}
 
-    chosen = overall_levels(measured_at(plan, speedups), plan.arms[1:])
+    chosen = overall_levels(measured_at(plan, speedups), {1: plan.arms[1:], 4: plan.arms[1:]})
 
     assert {level: arm.name for level, arm in chosen.items()} == {1: "dflash-k3", 4: "none"}
 
@@ -134,8 +134,8 @@ def test_level_takes_no_arm_that_lacks_a_figure_on_some_dataset_or_is_not_allowe
     plan = make_plan([3, 7], datasets=("code", "chat"))
     found = measured_at(plan, {("code", 1): (1.5, 3.0), ("chat", 1): (1.4,)})
 
-    assert overall_levels(found, plan.arms[1:])[1].name == "dflash-k3"
-    assert overall_levels(found, plan.arms[2:])[1].name == "none"
+    assert overall_levels(found, {1: plan.arms[1:]})[1].name == "dflash-k3"
+    assert overall_levels(found, {1: plan.arms[2:]})[1].name == "none"
 
 
 def test_schedule_gains_what_its_arm_does_at_each_level_and_nothing_without_one() -> None:

@@ -58,7 +58,7 @@ def block(
         output_tokens=tokens_per_s,
         counters=counters,
         ttft_s=(0.1, 0.3),
-        tpot_s=(),
+        tpot_s=(None, None),
         e2e_s=(1.0, 2.0),
         itl_s={"p50": 0.01, "p95": 0.02, "p99": 0.03},
         output_sha256=("a", "b"),
@@ -210,7 +210,7 @@ def test_missing_figures_are_left_out() -> None:
 
 
 def test_infinite_and_nan_are_never_figures() -> None:
-    odd = block(DFLASH.id, 0, 40).model_copy(update={"client_cpu_cores": math.inf, "ttft_s": (math.nan,)})
+    odd = block(DFLASH.id, 0, 40).model_copy(update={"client_cpu_cores": math.inf, "ttft_s": (math.nan,) * 2})
     found = points(new_figures(cell(DFLASH.id, odd), 0, with_final=True))
     assert not {"client_cpu_cores", "ttft_s_p50"} & found.keys()
 

@@ -180,11 +180,12 @@ def test_inherited_settings_that_would_change_the_arm_unseen_are_dropped() -> No
         VLLM_CACHE_ROOT="/cache",
         VLLM_ATTENTION_BACKEND="X",
         OMP_NUM_THREADS="1",
+        KMP_BLOCKTIME="1",
         RAY_ADDRESS="h:1",
         PYTHONPATH="/p",
     )
     assert {"PATH", "HF_HOME", "VLLM_CACHE_ROOT"} <= env.keys()
-    assert not {"VLLM_ATTENTION_BACKEND", "OMP_NUM_THREADS", "RAY_ADDRESS", "PYTHONPATH"} & env.keys()
+    assert not {"VLLM_ATTENTION_BACKEND", "OMP_NUM_THREADS", "KMP_BLOCKTIME", "RAY_ADDRESS", "PYTHONPATH"} & env.keys()
 
 
 def test_sockets_lie_where_the_visit_wants_them_and_by_vllms_own_choice_without_one(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def made(plan: Plan, arm: Arm, workload: WorkloadCell, late_first_token_s: float
             output_tokens=requests * NUM_TOKENS,
             wall_s=requests * e2e_s / int(workload.level),
             ttft_s=(PREFILL_S + late_first_token_s,) * requests,
+            tpot_s=(None,) * requests,
             e2e_s=(e2e_s,) * requests,
             counters=counters if k else None,
         )
