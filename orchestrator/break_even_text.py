@@ -33,10 +33,21 @@ def parse_profile(survival: str | None, acceptance_length: str | None) -> tuple[
 
 def _from_length(text: str) -> tuple[float, ...]:
     length, _, k = text.partition("@")
+    if not k:
+        raise ConfigError(
+            f"--acceptance-length: {text!r} was reached at some num_speculative_tokens, and says nothing of other ones "
+            f"without it; write both as LENGTH@K, such as {length}@15"
+        )
     try:
-        return geometric_profile(float(length), int(k))
+        numbers = float(length), int(k)
+    except ValueError:
+        raise ConfigError(
+            f"--acceptance-length: LENGTH@K, a number and a whole one, such as 6.93@15, but got {text!r}"
+        ) from None
+    try:
+        return geometric_profile(*numbers)
     except ValueError as error:
-        raise ConfigError(f"--acceptance-length: LENGTH@K, such as 6.93@15, but got {text!r} ({error})") from error
+        raise ConfigError(f"--acceptance-length: {error}, but got {text!r}") from error
 
 
 def break_even_table(rows: Sequence[BreakEven], sweep_id: str, is_priced: bool) -> Table:

@@ -1,8 +1,10 @@
 """`orchestrator models`: every model that can be chosen, its drafters, and which hardware profiles it fits on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from string import ascii_letters
 
+from rich.console import Console
 from rich.table import Table
 
 from orchestrator.compose import compose, names_in
@@ -10,8 +12,11 @@ from orchestrator.config import Drafter, Model, Strict
 from orchestrator.display import number
 from orchestrator.ids import canonical_json
 from orchestrator.memory import Fit, MemoryNeed, memory_need, server_memory_gb, weights_gb
+from orchestrator.terminal import plain_table
 from tasks.host import probe_node
 
+UNKNOWN = "?: not known"
+UNLIMITED = 10_000
 FIT_TEXT: Mapping[Fit, str] = {"fits": "fits", "does not fit": "no", "unknown": "?"}
 
 
@@ -45,28 +50,44 @@ def read_catalogue(overrides: Sequence[str], config_dir: Path | None = None) -> 
     )
 
 
-def catalogue_table(catalogue: Catalogue) -> Table:
-    """A row a model."""
-    table = Table(
-        title=f"Weights in GB (10^9 bytes), and where a server with a KV cache of {catalogue.kv_cache_gib:g} GiB "
-        "fits; ?: not known",
-        title_justify="left",
-    )
+def catalogue_table(catalogue: Catalogue, out: Console) -> Table:
+    """A row a model; a column a hardware profile, or where `out` is too narrow for that, one column with a letter of
+    each profile that the model fits on."""
+    profiles = list(catalogue.entries[0].needs) if catalogue.entries else []
+    title = f"Weights in GB (10^9 bytes), and where a server with a KV cache of {catalogue.kv_cache_gib:g} GiB fits"
+    table = _filled(catalogue, f"{title}; {UNKNOWN}", profiles, lambda entry: [FIT_TEXT[fit] for fit in _fits(entry)])
+    whole = out.measure(table, options=out.options.update(max_width=UNLIMITED)).maximum
+    if whole <= out.width or len(profiles) > len(ascii_letters):
+        return table
+    legend = ", ".join(f"{letter} {name}" for letter, name in zip(ascii_letters, profiles, strict=False))
+
+    def marks(entry: Entry) -> list[str]:
+        return ["".join(_mark(letter, fit) for letter, fit in zip(ascii_letters, _fits(entry), strict=False))]
+
+    return _filled(catalogue, f"{title}: {legend}; -: does not, {UNKNOWN}", ["fits"], marks)
+
+
+def _filled(catalogue: Catalogue, title: str, fits: Sequence[str], cells: Callable[[Entry], list[str]]) -> Table:
+    table = plain_table(title)
     table.add_column("model", no_wrap=True)
     table.add_column("drafters (block size)")
-    for header in ("weights", "drafter", *(catalogue.entries[0].needs if catalogue.entries else ())):
-        table.add_column(header, no_wrap=header in ("weights", "drafter"))
+    for header in ("weights", "drafter"):
+        table.add_column(header, no_wrap=True, justify="right")
+    for header in fits:
+        table.add_column(header, no_wrap=True)
     for entry in catalogue.entries:
         model = entry.model
         drafters = ", ".join(_method(method, drafter) for method, drafter in model.drafters.items())
-        table.add_row(
-            model.name,
-            drafters,
-            number(weights_gb(model)),
-            number(_largest(model)),
-            *(FIT_TEXT[need.fit] for need in entry.needs.values()),
-        )
+        table.add_row(model.name, drafters, number(weights_gb(model)), number(_largest(model)), *cells(entry))
     return table
+
+
+def _fits(entry: Entry) -> list[Fit]:
+    return [need.fit for need in entry.needs.values()]
+
+
+def _mark(letter: str, fit: Fit) -> str:
+    return {"fits": letter, "does not fit": "-", "unknown": "?"}[fit]
 
 
 def catalogue_json(catalogue: Catalogue) -> str:

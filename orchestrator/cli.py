@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from orchestrator.compose import compose, compose_all
 from orchestrator.config import SweepConfig, Tracking
+from orchestrator.confirmation_text import not_taken
 from orchestrator.display import arm_name, recommendation_scope
 from orchestrator.ending import INTERRUPTED, EndInOrder, leave_ray_behind
 from orchestrator.errors import ClusterLost, ConfigError, OrchestratorError
@@ -103,7 +105,7 @@ def models(
     if as_json:
         typer.echo(catalogue_json(catalogue))
     else:
-        out.print(catalogue_table(catalogue))
+        out.print(catalogue_table(catalogue, out))
 
 
 @app.command(epilog=examples("doctor", "doctor sweep=xeon_dflash"))
@@ -154,7 +156,7 @@ def select(where: Where = None, results_dir: ResultsDir = Path("results"), as_js
 @app.command(epilog=examples("report", "report demo"))
 def report(where: Where = None, results_dir: ResultsDir = Path("results")) -> None:
     """Write report.html and report.md again from a sweep's selection."""
-    from orchestrator.report import write_report
+    from orchestrator.report import what_was_written, write_report
     from orchestrator.sweep import unfinished_now
 
     found = find_measured(results_dir, where)
@@ -166,8 +168,7 @@ def report(where: Where = None, results_dir: ResultsDir = Path("results")) -> No
     _say_unfinished(unfinished)
     with writing(str(found.path)):
         paths = write_report(found.path, selection, found.plan(), found.ledger(), found.config().model)
-    for path in paths:
-        out.print(str(path), soft_wrap=True, highlight=False)
+    out.print(what_was_written(paths), soft_wrap=True, highlight=False, markup=False)
 
 
 @app.command(epilog=examples("record", "record demo --tracking-uri http://127.0.0.1:5000"))
@@ -213,11 +214,11 @@ def export(
 @app.command(epilog=examples("example"))
 def example(results_dir: ResultsDir = Path("results")) -> None:
     """Copy the shipped example, a measured demo sweep, to results/example: something to try select and report on."""
-    from orchestrator.example import copy_example
+    from orchestrator.example import copy_example, next_steps
 
     with writing(f"--results-dir {results_dir}"):
         folder = copy_example(results_dir)
-    out.print(str(folder), soft_wrap=True, highlight=False)
+    out.print(next_steps(folder, results_dir), soft_wrap=True, highlight=False, markup=False)
 
 
 @app.command(epilog=examples("compare demo mine", "compare demo mine --json"))
@@ -297,8 +298,14 @@ def run_on_head(uri: Annotated[str, typer.Argument(metavar="S3_URI")]) -> None:
     _measure([config])
 
 
+UNCUT = 10_000
+"""Columns of what no terminal shows."""
+
+
 def main() -> None:
     """Entry point: errors in one line on stderr, exit codes as the help says."""
+    if not out.is_terminal and "COLUMNS" not in os.environ:
+        out.width = UNCUT
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     end = EndInOrder()
     try:
@@ -306,7 +313,6 @@ def main() -> None:
     except SystemExit as ended:
         if ended.code != INTERRUPTED:  # Typer turns Ctrl-C into this
             raise
-        err.print("interrupted: what was measured is kept; the same command continues", highlight=False)
         sys.exit(end.exit_code)
     except OrchestratorError as error:
         err.print(f"error: {error}", style="red", markup=False, highlight=False)
@@ -325,7 +331,12 @@ def _measure(configs: Sequence[SweepConfig]) -> None:
     # Ray, MLflow and transformers load only where something runs.
     from orchestrator.sweep import require_complete, run_sweeps
 
-    finished = run_sweeps(configs, out, _typed_command())
+    try:
+        finished = run_sweeps(configs, out, _typed_command())
+    except KeyboardInterrupt:
+        text = f"interrupted: what was measured is kept; the same command continues: {_typed_command()}"
+        err.print(text, markup=False, highlight=False)
+        raise
     for config, (sweep_dir, selection) in zip(configs, finished, strict=True):
         _print_heading(config, configs)
         _print_selection(selection, sweep_dir)
@@ -355,7 +366,8 @@ def _print_comparison(configs: Sequence[SweepConfig], selections: Sequence[Selec
 
 def _print_selection(selection: Selection, sweep_dir: SweepDir) -> None:
     out.print(verdict_table(selection))
-    out.print(recommendation_scope(selection), highlight=False, markup=False)
+    for sentence in (recommendation_scope(selection), *not_taken(selection)):
+        out.print(sentence, highlight=False, markup=False)
     if selection.recommendation:
         text = f"\n{commands_text(selection.recommendation)}"
         out.print(text, soft_wrap=True, highlight=False, markup=False)

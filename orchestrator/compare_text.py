@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import yaml
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,6 +22,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.ledger import LedgerView
 from orchestrator.selection import Interval
 from orchestrator.sweep_dir import SweepDir
+from orchestrator.terminal import plain_table
 
 STYLES: dict[Change | GainChange, str] = {
     "slower": "bold red",
@@ -129,7 +129,7 @@ def _rates_table(rows: Sequence[Row]) -> Table:
 
 
 def _table(figures: str, ratio: str, change: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = plain_table()
     for header in ("workload", "arm"):
         table.add_column(header, no_wrap=True)
     for header in (figures, ratio):

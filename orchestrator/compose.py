@@ -161,11 +161,20 @@ def _loader(config_dir: Path | None) -> ConfigLoaderImpl:
     return ConfigLoaderImpl(config_search_path=search_path)
 
 
+def _needs_quotes(text: str) -> str:
+    key, _, value = text.partition("=")
+    letter = next(letter for letter in text if not letter.isascii())
+    return (
+        f"{text!r}: an override has {letter!r} only in quotes of its own, '{key}=\"{value}\"', and no key or sweep's "
+        "name has it at all: they have the letters a to z, digits, ., - and _"
+    )
+
+
 def _parse(text: str) -> Override:
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
-        raise ConfigError(_NO_OVERRIDE.format(text)) from error
+        raise ConfigError(_NO_OVERRIDE.format(text) if text.isascii() else _needs_quotes(text)) from error
     if not override.key_or_group:
         raise ConfigError(_NO_OVERRIDE.format(text))
     if override.is_sweep_override():

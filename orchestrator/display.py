@@ -1,12 +1,13 @@
 """How figures and decisions read, the same in terminal, Markdown and HTML. Missing is an en dash, never 0."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
 from orchestrator.metrics import saving
+from orchestrator.reason_text import ADVICE, drifted_on, reason_of
 from orchestrator.records import Arm
-from orchestrator.selection import ArmResult, Choice, Interval, Selection, Verdict, WorkloadResult
+from orchestrator.selection import ArmResult, Choice, Drift, Interval, Selection, Verdict, WorkloadResult
 
 DASH = "\N{EN DASH}"
 VERDICT_TEXT: dict[Verdict, str] = {"speculate": "Speculate", "baseline": "Keep baseline", "undecided": "Undecided"}
@@ -110,7 +111,19 @@ def is_best(arm: ArmResult, workload: WorkloadResult) -> bool:
     return workload.best is not None and arm.arm == workload.best.arm
 
 
-def decision_row(workload: WorkloadResult) -> DecisionRow:
+def gain_of(arm: ArmResult | None) -> Interval | None:
+    """In the objective; selections of before there were others have the speedup alone."""
+    return (arm.gain or arm.speedup) if arm else None
+
+
+def is_forced(workload: WorkloadResult) -> bool:
+    """Whether an arm was chosen without a gain, because the baseline breaks a constraint."""
+    baseline, gain = baseline_of(workload), gain_of(best_of(workload))
+    keeps = baseline is None or baseline.meets_constraints is not False
+    return workload.verdict == "speculate" and not keeps and not (gain and gain.ci_low > 1)
+
+
+def decision_row(workload: WorkloadResult, drifts: Sequence[Drift] = ()) -> DecisionRow:
     baseline, best = baseline_of(workload), best_of(workload)
     speedup = best.speedup if best else None
     return DecisionRow(
@@ -123,19 +136,24 @@ def decision_row(workload: WorkloadResult) -> DecisionRow:
         best_tokens_per_s=_throughput(best),
         acceptance_length=number(best.acceptance_length if best else None),
         usd_per_million=cost(best),
-        saving_percent=percent(saving(speedup.mean) if speedup and speedup.mean > 0 else None),
-        reason=workload.reason,
+        saving_percent=_saving(speedup),
+        reason=reason_of(workload, drifts),
     )
 
 
 def headline(selection: Selection) -> str:
     """The verdicts in one sentence: `Speculation pays on 3 of 6 workloads, ...`."""
     verdicts = [workload.verdict for workload in selection.workloads]
-    parts = [f"Speculation pays on {verdicts.count('speculate')} of {len(verdicts)} workloads"]
+    forced = sum(map(is_forced, selection.workloads))
+    parts = [f"Speculation pays on {verdicts.count('speculate') - forced} of {len(verdicts)} workloads"]
+    if forced:
+        parts.append(f"without a gain it is chosen on {forced}, where the baseline breaks a constraint")
     if keep := verdicts.count("baseline"):
         parts.append(f"keep the baseline on {keep}")
     if undecided := verdicts.count("undecided"):
         parts.append(f"undecided on {undecided}")
+    if drifted := sum(bool(drifted_on(workload, selection.drifts)) for workload in selection.workloads):
+        parts.append(f"on {drifted} the baseline drifted beyond noise: {ADVICE}")
     return "; ".join(parts) + "."
 
 
@@ -147,14 +165,26 @@ def recommendation_scope(selection: Selection) -> str:
     why = recommendation.reason
     if recommendation.speculative_config is None:
         return f"For the whole traffic mix on one server: run without speculation ({why})."
-    losers = [
-        f"{workload_name(workload)} ({number(arm.speedup.mean)}x)"
+    gains = [
+        (workload_name(workload), gain)
         for workload in selection.workloads
         for arm in workload.arms
-        if arm.arm == recommendation.arm and arm.speedup and arm.speedup.mean < 1
+        if arm.arm == recommendation.arm and (gain := gain_of(arm)) and gain.mean < 1
     ]
-    scope = f"For the whole traffic mix on one server: {recommendation.arm} ({why})"
-    return f"{scope}; it loses on {', '.join(losers)}, so serve those apart." if losers else f"{scope}."
+    lost = [f"{name} ({interval(gain)}x)" for name, gain in gains if gain.ci_high < 1]
+    no_gain = [f"{name} ({interval(gain)}x)" for name, gain in gains if gain.ci_high >= 1]
+    parts = [f"For the whole traffic mix on one server: {recommendation.arm} ({why})"]
+    parts += [f"it loses on {', '.join(lost)}, so serve those apart"] if lost else []
+    parts += [f"it shows no gain on {', '.join(no_gain)}"] if no_gain else []
+    return f"{'; '.join(parts)}."
+
+
+def _saving(speedup: Interval | None) -> str:
+    """In percent, with its interval; negative where a token costs more."""
+    if speedup is None or speedup.ci_low <= 0:
+        return DASH
+    mean, low, high = (percent(saving(value)) for value in (speedup.mean, speedup.ci_low, speedup.ci_high))
+    return f"{mean} [{low}, {high}]"
 
 
 def _throughput(arm: ArmResult | None) -> str:

@@ -4,6 +4,7 @@ from rich.table import Table
 
 from orchestrator.display import number
 from orchestrator.forecast import Forecast, Spending
+from orchestrator.terminal import plain_table
 from orchestrator.token_time import Range
 
 NODES = (1, 2, 4, 8)
@@ -12,14 +13,15 @@ MOST_HOURS_IN_MINUTES = 2
 
 def forecast_table(expected: Forecast) -> Table:
     """By number of nodes: what is typical, and in brackets what it takes at most."""
-    table = Table(title="Expected, before anything is measured: typical (at most)", title_justify="left")
+    table = plain_table("Expected, before anything is measured: typical (at most)")
     unit, per_hour = ("min", 60) if expected.at_most(1).wall_h.high < MOST_HOURS_IN_MINUTES else ("h", 1)
-    for header in ("nodes", f"wall time, {unit}", f"machine time, {unit}"):
-        table.add_column(header, no_wrap=True)
+    table.add_column("nodes", justify="right", no_wrap=True)
+    for header in (f"wall time, {unit}", f"machine time, {unit}"):
+        table.add_column(header)
     hardware = expected.hardware
     prices = {"USD": hardware.usd_per_hour, "USD on spot": hardware.spot_usd_per_hour}
     for header in (name for name, price in prices.items() if price is not None):
-        table.add_column(header, no_wrap=True)
+        table.add_column(header)
     for nodes in sorted({*NODES, expected.num_nodes or 1}):
         if nodes in (1, expected.num_nodes) or nodes <= expected.num_arms:
             table.add_row(str(nodes), *_cells(expected.typical(nodes), expected.at_most(nodes), per_hour))

@@ -8,6 +8,7 @@ from rich.table import Table
 from orchestrator.forecast_text import basis_text, forecast_table
 from orchestrator.plan import Plan
 from orchestrator.preview import Preview, server_command
+from orchestrator.terminal import plain_table
 
 
 def print_preview(found: Preview, out: Console, err: Console) -> None:
@@ -45,30 +46,27 @@ def _proposals(found: Preview) -> str:
 
 
 def _arms(plan: Plan) -> Table:
-    table = Table(title=f"Arms on {plan.baseline.hardware}", title_justify="left")
-    for header in ("arm", "id"):
-        table.add_column(header, no_wrap=True)
+    table = plain_table(f"Arms on {plan.baseline.hardware}")
+    table.add_column("arm", overflow="fold")
+    table.add_column("id", no_wrap=True)
     for arm in plan.arms:
         table.add_row(arm.name, arm.id)
     return table
 
 
 def _workloads(plan: Plan) -> Table:
-    table = Table(title="Workloads", title_justify="left")
-    axis = {"c": "concur-\nrency", "r": "requests\na second", "x": "log\nspeed"}[plan.workloads[0].level_label[0]]
-    for header in ("workload", "id", axis, "output"):
+    """The level of load is in a workload's name."""
+    table = plain_table("Workloads")
+    table.add_column("workload", overflow="fold")
+    for header in ("id", "output", "blocks x\nrequests", "prompts\n(too long)"):
         table.add_column(header, no_wrap=True)
-    for header in ("blocks", "requests a block", "prompts (too long)"):
-        table.add_column(header)
     for cell in plan.workloads:
         blocks, prompts = plan.blocks_of(cell.id), plan.prompts[cell.dataset]
         table.add_row(
             cell.name,
             cell.id,
-            f"{cell.level:g}",
-            f"{cell.output_len}{'' if cell.ignore_eos else ' at most'}",
-            str(len(blocks)),
-            _range([len(block.requests) for block in blocks]),
+            f"{'' if cell.ignore_eos else '≤ '}{cell.output_len}",
+            f"{len(blocks)} x {_range([len(block.requests) for block in blocks])}",
             f"{prompts.num_usable} ({prompts.num_too_long})",
         )
     return table

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -37,6 +38,15 @@ def write_report(
     figures = sweep_dir / "figures"
     figures.mkdir(exist_ok=True)
     return paths + [path for plot in view.plots for path in plot.write(figures)]
+
+
+def what_was_written(paths: Sequence[Path]) -> str:
+    """`write_report`'s files in a few lines: a sweep has dozens of figures."""
+    page, markdown, *figures = paths
+    lines = [f"Report: {page}", f"The same in Markdown: {markdown}"]
+    if figures:
+        lines.append(f"{len(figures) // 2} figures, each as SVG and PNG: {figures[0].parent}")
+    return "\n".join(lines)
 
 
 def _environment(html: bool) -> Environment:

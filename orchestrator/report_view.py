@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.config import Model
+from orchestrator.confirmation_text import not_taken
 from orchestrator.display import DASH, DecisionRow, decision_row, duration, interval, percent
 from orchestrator.ledger import LedgerView
 from orchestrator.outputs import OutputMatch
@@ -11,6 +12,7 @@ from orchestrator.plan import Plan
 from orchestrator.plot_map import best_map
 from orchestrator.plot_style import Plot
 from orchestrator.plots import axis_name, concurrency_lines, concurrency_plot, survival_plot, throughput_plot
+from orchestrator.reason_text import drift_warning
 from orchestrator.report_tables import (
     TableView,
     confirmation_table,
@@ -27,7 +29,7 @@ from orchestrator.report_tables import (
 from orchestrator.report_why import roofline_table, step_table
 from orchestrator.report_words import by_dataset, crossover_sentence, decision_sentences, next_commands, repeat_command
 from orchestrator.roofline import achieved
-from orchestrator.selection import Crossover, Selection, WorkloadResult
+from orchestrator.selection import Crossover, Drift, Selection, WorkloadResult
 from orchestrator.time_split import TimeSplit, time_split
 from orchestrator.unfinished import unfinished_text
 from orchestrator.validity import Unstable, failed_visits, unstable_nodes, void_blocks
@@ -66,6 +68,8 @@ class ReportView:
     best_map: Plot | None
     mixes: TableView | None
     confirmations: TableView | None
+    not_taken: Sequence[str]
+    """What was measured again and is not what is recommended, in sentences."""
     roofline: TableView | None
     """None where weights, bandwidth or step times are not known."""
     outputs_summary: str | None
@@ -120,7 +124,7 @@ def build_view(
     """`command`: what was typed last to measure; None: what the ledger knows of it."""
     prices = (arm.usd_per_million_output_tokens for workload in selection.workloads for arm in workload.arms)
     has_prices = any(price is not None for price in prices)
-    workloads = [_workload_view(workload, has_prices) for workload in selection.workloads]
+    workloads = [_workload_view(workload, has_prices, selection.drifts) for workload in selection.workloads]
     groups = by_dataset(selection)
     crossovers = {found.dataset: found for found in selection.crossovers}
     concurrency = [_concurrency_view(group, crossovers.get(group[0].dataset)) for group in groups if len(group) > 1]
@@ -139,6 +143,7 @@ def build_view(
         best_map=best_map(groups, "best-setting") if concurrency else None,
         mixes=mix_table(selection) if selection.mixes else None,
         confirmations=confirmation_table(selection) if selection.confirmations else None,
+        not_taken=not_taken(selection),
         roofline=roofline_table(roofline) if roofline else None,
         validity=validity_tables(selection, plan, ledger, outputs),
         outputs_summary=_outputs_summary(plan, outputs),
@@ -154,12 +159,13 @@ def build_view(
 
 
 def _warnings(selection: Selection, unstable: Sequence[Unstable]) -> list[str]:
-    provenance = selection.provenance
+    provenance, drifted = selection.provenance, drift_warning(selection.drifts)
     unfinished = [unfinished_text(selection.unfinished)] if selection.unfinished else []
     aside = [f"Node {node} was set aside: {reason}." for node, reason in provenance.nodes_set_aside.items()]
     unclosed = [f"Node {node} {reason}." for node, reason in provenance.nodes_unclosed.items()]
     reasons = "; ".join(f"on {found.node} {found.reason}" for found in unstable)
-    found = [*unfinished, *selection.warnings, *aside, *unclosed]
+    shaken = [drifted] if drifted else []
+    found = [*unfinished, *selection.warnings, *aside, *unclosed, *shaken]
     return found + ([f"Figures may be unstable: {reasons}."] if unstable else [])
 
 
@@ -181,7 +187,7 @@ def slug(text: str) -> str:
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-" for letter in text)
 
 
-def _workload_view(workload: WorkloadResult, has_prices: bool) -> WorkloadView:
+def _workload_view(workload: WorkloadResult, has_prices: bool, drifts: Sequence[Drift]) -> WorkloadView:
     anchor, title = slug(f"{workload.dataset}-{workload.level_label}"), title_of(workload)
     plots = [
         throughput_plot(workload, f"{anchor}-throughput", title),
@@ -196,7 +202,7 @@ def _workload_view(workload: WorkloadResult, has_prices: bool) -> WorkloadView:
     return WorkloadView(
         anchor=anchor,
         title=title,
-        decision=decision_row(workload),
+        decision=decision_row(workload, drifts),
         why=workload.why,
         plots=[plot for plot in plots if plot],
         tables=[table for table in tables if table],

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from orchestrator.display import best_of, listed, number, percent
+from orchestrator.display import best_of, gain_of, is_forced, listed, number, percent
 from orchestrator.metrics import saving
 from orchestrator.plots import axis_name
 from orchestrator.select import OF_THE_BASELINE
@@ -25,15 +25,19 @@ def decision_sentences(selection: Selection) -> list[str]:
 def _verdicts(group: Sequence[WorkloadResult], selection: Selection) -> str:
     axis = axis_name(group)
     at = {
-        verdict: [workload for workload in group if workload.verdict == verdict]
+        verdict: [workload for workload in group if workload.verdict == verdict and not is_forced(workload)]
         for verdict in ("speculate", "baseline", "undecided")
     }
+    at["forced"] = [workload for workload in group if is_forced(workload)]
     levels = {
         verdict: f"{axis} {listed(f'{each.level:g}' for each in found)}" for verdict, found in at.items() if found
     }
     parts = []
     if "speculate" in levels:
         parts.append(f"speculate at {levels['speculate']}, which gives {_gain(at['speculate'], selection)}")
+    if "forced" in levels:
+        what = f"speculate at {levels['forced']} because the baseline breaks a constraint, without a proven gain"
+        parts.append(f"{what}: {_gain(at['forced'], selection)}")
     if "baseline" in levels:
         parts.append(f"keep the baseline at {levels['baseline']}")
     if "undecided" in levels:
@@ -43,8 +47,7 @@ def _verdicts(group: Sequence[WorkloadResult], selection: Selection) -> str:
 
 def _gain(workloads: Sequence[WorkloadResult], selection: Selection) -> str:
     """`2.43x to 3.04x of the baseline's throughput (95 % intervals within 1.67x to 5.54x) and saves 58.9 to 67.1 %`"""
-    gains = [best.gain or best.speedup for workload in workloads if (best := best_of(workload))]
-    known = [gain for gain in gains if gain]
+    known = [gain for workload in workloads if (gain := gain_of(best_of(workload)))]
     if not known:
         return "no figure"
     means = [gain.mean for gain in known]
@@ -54,8 +57,23 @@ def _gain(workloads: Sequence[WorkloadResult], selection: Selection) -> str:
     text = f"{_span(means, 'x')} {OF_THE_BASELINE[selection.objective]} ({sure})"
     if selection.objective not in ("throughput", "cost"):
         return text
-    savings = [percent(saving(mean)) for mean in (min(means), max(means))]
-    return f"{text} and saves {' to '.join(dict.fromkeys(savings))} % of the cost of a token"
+    return f"{text} and {_cost(means, low, high, f'{100 * selection.confidence:g} % {kind}')}"
+
+
+def _cost(speedups: Sequence[float], low: float, high: float, sure: str) -> str:
+    """`saves 58.9 to 67.1 % of the cost of a token (95 % intervals within 40.1 to 81.9 %)`"""
+    least, most = saving(min(speedups)), saving(max(speedups))
+    if most < 0:
+        within = f"{percent(-saving(high))} to {percent(-saving(low))} %"
+        return f"costs {_percents(-most, -least)} % more a token ({sure} {within})"
+    within = f"{percent(saving(low))} to {percent(saving(high))} %"
+    if least < 0:
+        return f"changes the cost of a token, from {percent(-least)} % more to {percent(most)} % less ({sure} {within})"
+    return f"saves {_percents(least, most)} % of the cost of a token ({sure} {within})"
+
+
+def _percents(low: float, high: float) -> str:
+    return " to ".join(dict.fromkeys((percent(low), percent(high))))
 
 
 def _span(values: Sequence[float], unit: str) -> str:
@@ -65,6 +83,14 @@ def _span(values: Sequence[float], unit: str) -> str:
 
 def crossover_sentence(group: Sequence[WorkloadResult], crossover: Crossover) -> str:
     """`Pays up to concurrency 4; at 16 keep the baseline.`"""
+    text = _crossover(group, crossover)
+    forced = [f"{each.level:g}" for each in group if is_forced(each)]
+    if not forced:
+        return text
+    return f"{text} At {listed(forced)} speculation is chosen without a gain, because the baseline breaks a constraint."
+
+
+def _crossover(group: Sequence[WorkloadResult], crossover: Crossover) -> str:
     axis = axis_name(group)
     if crossover.stops_at is None:
         return f"Pays at every measured {axis}, up to {crossover.pays_up_to:g}."

@@ -146,6 +146,16 @@ class Confirmation(Strict):
     reason: str
 
 
+class UnusedConfirmation(Strict):
+    """A setting measured again that what was measured later no longer would recommend."""
+
+    arm: str
+    confirmed: Interval | None
+    """Gain at the mix; None where it was measured on too little of it."""
+    server_logs: tuple[str, ...] = ()
+    """In the sweep's folder; they have the whole command, which tells one schedule from another."""
+
+
 class Schedule(Strict):
     dataset: str
     method: str | None = None
@@ -216,6 +226,7 @@ class Selection(Strict):
     """One a dataset, and last the one over all datasets."""
     crossovers: tuple[Crossover, ...] = ()
     confirmations: tuple[Confirmation, ...] = ()
+    unused_confirmations: tuple[UnusedConfirmation, ...] = ()
     drifts: tuple[Drift, ...] = ()
     visit_noise: float | None = None
     """Standard deviation of ln(objective) between two starts of the same server, that the intervals count with."""

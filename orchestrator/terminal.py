@@ -19,6 +19,7 @@ from orchestrator.display import (
     workload_name,
 )
 from orchestrator.hardware_comparison import HardwareComparison
+from orchestrator.reason_text import drift_warning
 from orchestrator.selection import Recommendation, Selection, Verdict
 from orchestrator.unfinished import unfinished_text
 
@@ -32,7 +33,7 @@ def verdict_table(selection: Selection) -> Table:
     figures = _table("workload", "verdict", "best", right=("speedup", "tokens/s", "accept.\nlength"))
     reasons = Table.grid(padding=(0, 2))
     for workload in selection.workloads:
-        row, style = decision_row(workload), STYLES[workload.verdict]
+        row, style = decision_row(workload, selection.drifts), STYLES[workload.verdict]
         rate = row.baseline_tokens_per_s
         if workload.verdict == "speculate":
             rate += f" → {row.best_tokens_per_s}"
@@ -57,6 +58,8 @@ def verdict_table(selection: Selection) -> Table:
         whole.add_row(Text(f" Node {node} was set aside: {reason}.", style="yellow"))
     for node, reason in selection.provenance.nodes_unclosed.items():
         whole.add_row(Text(f" Node {node} {reason}.", style="yellow"))
+    if drifted := drift_warning(selection.drifts):
+        whole.add_row(Text(f" {drifted}", style="yellow"))
     whole.add_row(figures)
     whole.add_row(reasons)
     different = _different_outputs(selection)
@@ -136,8 +139,20 @@ def check_text(check: Check) -> Text:
     return text if check.advice is None else text.append(f"\n{'':<6}{'':<17} → {check.advice}")
 
 
+def plain_table(title: str | None = None) -> Table:
+    """As narrow as its cells allow: lines under the header only, one blank between columns."""
+    return Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+    )
+
+
 def _table(*left: str, right: tuple[str, ...]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = plain_table()
     for header in left:
         table.add_column(header, no_wrap=True)
     for header in right:

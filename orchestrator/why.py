@@ -76,7 +76,7 @@ class _Step:
 
 
 def _sentences(result: WorkloadResult) -> str | None:
-    """Two: what decides, and what the next best setting would change. None without step times."""
+    """What decides, and what the next longer or shorter draft yields for its time. None without step times."""
     steps = [step for arm in result.arms if (step := _step(arm))]
     if not steps:
         return None
@@ -107,12 +107,16 @@ def _what_else(leading: _Step, steps: Sequence[_Step]) -> list[str]:
     other = longer or max((step for step in same if _k(step) < _k(leading)), key=_k, default=None)
     if other is None:
         return []
-    tokens, times = other.tokens - leading.tokens, other.break_even - leading.break_even
-    return [f"k={_k(other)} yields {_more(tokens, 'tokens')} in {_more(times, 'such step times')}."]
+    return [
+        f"A step of k={_k(other)} takes {other.break_even:.2f} times a step without speculation.",
+        f"It yields {other.tokens:.2f} tokens, {_more(other.tokens - leading.tokens)} k={_k(leading)}.",
+    ]
 
 
-def _more(difference: float, what: str) -> str:
-    return f"{abs(difference):.2f} {'more' if difference >= 0 else 'fewer'} {what}"
+def _more(difference: float) -> str:
+    if f"{abs(difference):.2f}" == "0.00":
+        return "as many as"
+    return f"{abs(difference):.2f} {'more' if difference > 0 else 'fewer'} than"
 
 
 def _k(step: _Step) -> int:

@@ -1,5 +1,6 @@
 """All of it, and what must fit together."""
 
+import re
 from typing import Self
 
 from pydantic import Field, field_serializer, field_validator, model_validator
@@ -16,7 +17,7 @@ from orchestrator.methods import METHODS, Method
 
 
 class SweepConfig(Strict):
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str
     seed: int = 0
     results_dir: str = "results"
     hardware: Hardware
@@ -110,6 +111,16 @@ class SweepConfig(Strict):
                     f"datasets.{name}.arrival_field, and no num_prompts; 'dataset@datasets=[request_log]' has both"
                 )
         return self
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise ValueError(
+                "a sweep's name has the letters a to z and A to Z, digits, ., - and _, and begins with a letter or "
+                f"digit, since folders are named by it, but got {name!r}"
+            )
+        return name
 
     @field_validator("datasets")
     @classmethod

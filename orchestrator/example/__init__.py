@@ -1,5 +1,6 @@
 """A demo sweep as it was measured on two cores of a shared virtual machine, to try `select` and `report` on."""
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -15,3 +16,17 @@ def copy_example(results_dir: Path) -> Path:
     for name in FILES:
         shutil.copyfile(EXAMPLE / name, folder / name)
     return folder
+
+
+def next_steps(folder: Path, results_dir: Path) -> str:
+    """Where the copy is, and what to type on."""
+    where = "" if results_dir == Path("results") else f" --results-dir {shlex.quote(str(results_dir))}"
+    commands = ("select example", "report example", "export example --arm dflash-k15", "break-even example")
+    what = (
+        "decide from what was measured",
+        "write its report again",
+        "files to deploy",
+        "what a step must yield to pay",
+    )
+    lines = [f"  orchestrator {command}{where}  # {purpose}" for command, purpose in zip(commands, what, strict=True)]
+    return "\n".join([f"Copied to {folder}. Go on with:", *lines])

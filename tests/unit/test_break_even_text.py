@@ -20,8 +20,11 @@ def test_no_option_prices_nothing() -> None:
         ("0.8,high", None, "numbers with commas between"),
         ("0.8,0.9", None, "each at most the one before"),
         ("1.2", None, "shares from 0 to 1"),
-        (None, "6.93", "LENGTH@K, such as 6.93@15"),
-        (None, "20@3", "lies from 1 to 4"),
+        (None, "6.93", "at some num_speculative_tokens.*write both as LENGTH@K, such as 6.93@15"),
+        (None, "6.93@", "write both as LENGTH@K, such as 6.93@15"),
+        (None, "six@15", "a number and a whole one, such as 6.93@15, but got 'six@15'"),
+        (None, "6.93@1.5", "a number and a whole one"),
+        (None, "20@3", "lies from 1 to 4, but got '20@3'"),
         ("0.8", "6.93@15", "not both"),
     ],
 )

@@ -103,12 +103,31 @@ def test_what_is_larger_than_the_machine_does_not_fit(catalogue: Catalogue) -> N
     assert fits["llama3_3_70b"] == "fits"
 
 
-def test_table_has_a_row_a_model_and_a_column_a_profile(catalogue: Catalogue) -> None:
-    console = Console(width=200, no_color=True)
+def shown(catalogue: Catalogue, width: int) -> str:
+    console = Console(width=width, no_color=True)
     with console.capture() as captured:
-        console.print(catalogue_table(catalogue))
+        console.print(catalogue_table(catalogue, console))
+    return captured.get()
 
-    text = captured.get()
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_table_is_whole_where_a_column_a_profile_has_no_room(catalogue: Catalogue, width: int) -> None:
+    text = shown(catalogue, width)
+
+    assert "…" not in text
+    assert all(name in text for name in (*MODELS, *names_in("hardware")))
+    [row] = [line for line in text.splitlines() if line.startswith(" kimi_k2_5")]
+    assert row.split()[-1] == "-" * len(names_in("hardware"))
+    [entry] = [entry for entry in catalogue.entries if entry.model.name == "gpt_oss_120b"]
+    [row] = [line for line in text.splitlines() if line.startswith(" gpt_oss_120b")]
+    fits = dict(zip(entry.needs, row.split()[-1], strict=True))
+    assert {name for name, mark in fits.items() if mark not in "-?"} == {
+        name for name, need in entry.needs.items() if need.fit == "fits"
+    }
+
+
+def test_table_has_a_row_a_model_and_a_column_a_profile(catalogue: Catalogue) -> None:
+    text = shown(catalogue, 200)
     assert all(name in text for name in MODELS)
     assert all(name in text for name in names_in("hardware"))
     assert "KV cache of 40 GiB" in text

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from orchestrator import cli
-from orchestrator.compose import to_yaml
+from orchestrator.compose import names_in, to_yaml
 from orchestrator.config import SweepConfig
 from orchestrator.errors import SweepFailed
 from orchestrator.ledger import Ledger
@@ -84,6 +85,12 @@ def test_help_lists_the_commands_and_exit_codes(run: Run) -> None:
         (("plan", "speculation.num_speculative_token=4"), "error: .*did you mean .*num_speculative_tokens"),
         (("plan", "speculation.num_speculative_tokens=16"), r"error: .*at most block_size - 1 = 15 .* but got 16"),
         (("sweep", "workload.temperature=-1"), "error: workload.temperature"),
+        (
+            ("plan", "name=été-ß"),
+            "error: 'name=été-ß': .* no key or sweep's name has it .* letters a to z, digits",
+        ),
+        (("plan", 'name="été-ß"'), "error: name: a sweep's name has the letters a to z .* but got 'été-ß'"),
+        (("plan", "name=-a"), "error: name: .*begins with a letter or digit"),
         (("plan", "--config-dir", "nowhere"), "error: nowhere: no such folder"),
         (("select",), "error: no sweep yet in .*run `orchestrator sweep` first"),
         (("report", "other"), "error: no sweep 'other' in "),
@@ -98,6 +105,15 @@ def test_wrong_configuration_is_one_line_on_stderr_and_exit_code_2(
     assert (code, out) == (2, "")
     assert re.match(message, err)
     assert err.count("\n") == 1
+
+
+def test_output_that_no_terminal_shows_is_not_cut(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "out", Console())
+    monkeypatch.delenv("COLUMNS")
+
+    _, out, _ = run("models")
+
+    assert any(all(name in line for name in names_in("hardware")) for line in out.splitlines()[1:])
 
 
 @pytest.mark.parametrize("words", [("swep",), ("plan", "--no-such-option")])

@@ -43,10 +43,13 @@ def counted(demo_prompts: dict[str, PromptSet], monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("counted")
-def test_plan_shows_every_arm_workload_and_its_ids_whole_at_80_columns(
-    demo: SweepConfig, demo_prompts: dict[str, PromptSet]
+@pytest.mark.parametrize("width", [60, 80])
+def test_plan_shows_every_arm_workload_and_its_ids_whole(
+    demo: SweepConfig, demo_prompts: dict[str, PromptSet], width: int
 ) -> None:
-    text, warnings = printed(demo)
+    priced = demo.hardware.model_copy(update={"usd_per_hour": 4.0, "spot_usd_per_hour": 1.0})
+    demo = demo.model_copy(update={"hardware": priced})
+    text, warnings = printed(demo, width)
 
     plan = plan_sweep(demo, demo_prompts)
     for shown in (*(arm.id for arm in plan.arms), *(cell.id for cell in plan.workloads), plan.id):

@@ -87,7 +87,7 @@ def test_published_speedup_divides_the_cost_of_a_token(decided: WorkloadResult) 
     assert after is not None
     assert before is not None
     assert 1 - after / before == pytest.approx(saving(3.92), abs=1e-9)
-    assert decision_row(decided).saving_percent == "74.5"
+    assert decision_row(decided).saving_percent == "74.5 [72.9, 75.9]"
 
 
 def test_spot_price_is_shown_beside_the_one_on_demand(decided: WorkloadResult) -> None:

@@ -13,7 +13,7 @@ from orchestrator.display import DASH, identical, interval, number, percent
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan
 from orchestrator.plots import MAX_CURVES, survival_arms
-from orchestrator.report import fenced, markdown_text, write_report
+from orchestrator.report import fenced, markdown_text, what_was_written, write_report
 from orchestrator.selection import ArmResult, Selection
 from tests.unit.report_fixture import NODE, make_ledger, make_plan, make_selection, make_visit, make_workload
 
@@ -116,6 +116,40 @@ def test_report_tells_what_to_type_next_and_what_was_typed(report: Written) -> N
     for text in (report.html, report.markdown):
         assert "orchestrator export demo-20260801T101500Z" in text
         assert "make sweep" in text
+
+
+def test_a_schedule_is_shown_as_the_key_and_the_flag_that_carry_it(report: Written) -> None:
+    ranges = "num_speculative_tokens_per_batch_size"
+    assert f'<code>"{ranges}": [[1, 2, 15], [3, 64, 7]]</code>' in report.html
+    assert f'code: `"{ranges}": [[1, 2, 15], [3, 64, 7]]`' in report.markdown
+    assert all(
+        "--speculative-config" in text.split("By batch size")[1][:250] for text in (report.html, report.markdown)
+    )
+
+
+def test_a_table_wider_than_the_page_shows_that_it_goes_on_and_keeps_its_first_column(report: Written) -> None:
+    css = report.html[: report.html.index("</style>")]
+    scroll = re.search(r"^\.scroll \{(.*?)\}", css, flags=re.DOTALL | re.MULTILINE)
+    assert scroll
+    assert "overflow-x: auto" in scroll[1]
+    assert "var(--shadow)" in scroll[1]
+    assert css.count("--shadow:") == 2  # light and dark
+    assert re.search(r"th:first-child \{[^}]*position: sticky; left: 0;[^}]*background: var\(--page\)", css)
+
+
+def test_files_written_are_told_in_three_lines(report: Written) -> None:
+    assert what_was_written(report.paths).splitlines() == [
+        f"Report: {report.folder / 'report.html'}",
+        f"The same in Markdown: {report.folder / 'report.md'}",
+        f"16 figures, each as SVG and PNG: {report.folder / 'figures'}",
+    ]
+
+
+def test_drift_is_said_in_headline_warning_and_verdict(report: Written) -> None:
+    for text in (report.html, report.markdown):
+        assert "on 1 the baseline drifted beyond noise: confirm on a quiet machine." in text
+        assert "between its two visits: code@c1 on node-a (0.97x); confirm on a quiet machine." in text
+        assert "drifted beyond noise, to 0.97x on node-a: confirm on a quiet machine" in text
 
 
 def test_undecided_is_shown_with_its_reason(report: Written) -> None:

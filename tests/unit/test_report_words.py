@@ -2,6 +2,7 @@
 
 import pytest
 
+from orchestrator.display import headline, recommendation_scope
 from orchestrator.plots import concurrency_plot
 from orchestrator.recommend import crossovers
 from orchestrator.report_words import crossover_sentence, decision_sentences, repeat_command
@@ -35,8 +36,8 @@ def test_a_dataset_is_one_sentence_with_its_gain_and_its_saving() -> None:
 
     assert decision_sentences(selection) == [
         "code: speculate at concurrency 1 and 4, which gives 2.00x to 2.50x of the baseline's throughput "
-        "(95 % intervals within 1.50x to 3.00x) and saves 50.0 to 60.0 % of the cost of a token; "
-        "undecided at concurrency 16."
+        "(95 % intervals within 1.50x to 3.00x) and saves 50.0 to 60.0 % of the cost of a token "
+        "(95 % intervals within 33.3 to 66.7 %); undecided at concurrency 16."
     ]
 
 
@@ -44,6 +45,57 @@ def test_saving_is_not_claimed_where_the_objective_is_not_throughput() -> None:
     [sentence] = decision_sentences(selection_of(decided(1, "speculate"), objective="tpot"))
     assert "2.50x of the baseline's speed per output token" in sentence
     assert "saves" not in sentence
+
+
+def test_an_arm_that_costs_more_is_not_said_to_save() -> None:
+    slower = Interval(mean=0.8, ci_low=0.5, ci_high=0.9)
+    [sentence] = decision_sentences(selection_of(decided(1, "speculate", slower)))
+    assert "costs 25.0 % more a token (95 % interval 11.1 to 100 %)" in sentence
+    both = selection_of(decided(1, "speculate", slower), decided(4, "speculate"))
+    [sentence] = decision_sentences(both)
+    assert "changes the cost of a token, from 25.0 % more to 60.0 % less" in sentence
+
+
+def forced(concurrency: int, speedup: Interval) -> WorkloadResult:
+    """The baseline breaks a constraint there."""
+    found = decided(concurrency, "speculate", speedup)
+    baseline = found.arms[0].model_copy(update={"meets_constraints": False})
+    return found.model_copy(update={"arms": (baseline, *found.arms[1:])})
+
+
+def test_an_arm_chosen_for_a_constraint_is_not_said_to_pay() -> None:
+    even = Interval(mean=0.97, ci_low=0.9, ci_high=1.05)
+    group = [decided(1, "speculate"), forced(4, even)]
+    selection = selection_of(*group)
+    assert headline(selection).startswith(
+        "Speculation pays on 1 of 2 workloads; without a gain it is chosen on 1, where the baseline breaks a constraint"
+    )
+    [sentence] = decision_sentences(selection)
+    assert "speculate at concurrency 1, which gives 2.50x" in sentence
+    assert "speculate at concurrency 4 because the baseline breaks a constraint, without a proven gain: 0.970x" in (
+        sentence
+    )
+    [crossover] = crossovers(group)
+    assert crossover_sentence(group, crossover).endswith(
+        "At 4 speculation is chosen without a gain, because the baseline breaks a constraint."
+    )
+
+
+def test_an_arm_that_gains_pays_also_where_the_baseline_breaks_a_constraint() -> None:
+    assert headline(selection_of(forced(1, SPEEDUP))).startswith("Speculation pays on 1 of 1 workloads")
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        (Interval(mean=0.9, ci_low=0.85, ci_high=0.95), "it loses on code@c1 (0.900 [0.850, 0.950]x), so serve those"),
+        (Interval(mean=0.995, ci_low=0.95, ci_high=1.04), "it shows no gain on code@c1 (0.995 [0.950, 1.04]x)."),
+    ],
+)
+def test_a_setting_loses_only_where_its_whole_interval_does(interval: Interval, words: str) -> None:
+    text = recommendation_scope(selection_of(decided(1, "baseline", interval)))
+    assert words in text
+    assert ("loses" in text) == (interval.ci_high < 1)
 
 
 @pytest.mark.parametrize(
