@@ -305,7 +305,6 @@ def main() -> None:
     except SystemExit as ended:
         if ended.code != INTERRUPTED:  # Typer turns Ctrl-C into this
             raise
-        err.print("interrupted: what was measured is kept; the same command continues", highlight=False)
         sys.exit(end.exit_code)
     except OrchestratorError as error:
         err.print(f"error: {error}", style="red", markup=False, highlight=False)
@@ -324,7 +323,12 @@ def _measure(configs: Sequence[SweepConfig]) -> None:
     # Ray, MLflow and transformers load only where something runs.
     from orchestrator.sweep import require_complete, run_sweeps
 
-    finished = run_sweeps(configs, out, _typed_command())
+    try:
+        finished = run_sweeps(configs, out, _typed_command())
+    except KeyboardInterrupt:
+        text = f"interrupted: what was measured is kept; the same command continues: {_typed_command()}"
+        err.print(text, markup=False, highlight=False)
+        raise
     for config, (sweep_dir, selection) in zip(configs, finished, strict=True):
         _print_heading(config, configs)
         _print_selection(selection, sweep_dir)

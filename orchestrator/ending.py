@@ -3,10 +3,29 @@
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 INTERRUPTED, TERMINATED = 130, 143
 """Exit codes, as shells have them."""
+
+_under_way: list[tuple[str, Callable[[], None]]] = []
+"""What a Ctrl-C ends, and what clears the screen for the word on it; the last one counts."""
+
+
+@contextmanager
+def said_at_interrupt(what: str, clear: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """While the block runs a Ctrl-C says at once that it is `what`.
+
+    Args:
+        clear: takes a live view off the screen, which would draw over it.
+    """
+    _under_way.append((what, clear))
+    try:
+        yield
+    finally:
+        _under_way.pop()
 
 
 class EndInOrder:
@@ -24,7 +43,9 @@ class EndInOrder:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_DFL)
         if number == signal.SIGINT:
-            os.write(sys.stderr.fileno(), b"\nstopping in order; Ctrl-C again stops at once\n")
+            what, clear = _under_way[-1] if _under_way else ("stopping", lambda: None)
+            clear()
+            os.write(sys.stderr.fileno(), f"\n{what} (a second Ctrl-C kills)\n".encode())
         raise KeyboardInterrupt
 
     @property

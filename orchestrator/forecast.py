@@ -116,7 +116,7 @@ def forecast(
     Raises:
         ConfigError: neither earlier sweeps nor model and hardware profile say enough; the message says what is missing.
     """
-    times = _Times(config, plan, prompt_tokens, past, bandwidth_gb_per_s, log_s)
+    times = Times(config, plan, prompt_tokens, past, bandwidth_gb_per_s, log_s)
     policy, others = policy_for(config), [arm for arm in plan.arms if not arm.is_baseline]
     num_arms = policy.max_arms(plan)
     first = [block for block in plan.blocks if block.index < num_first(config.search, config.selection)]
@@ -142,8 +142,11 @@ def typical_arms(config: SweepConfig, num_arms: int) -> int:
     return min(num_arms, 1 + ceil(log2(num_arms)))
 
 
-class _Times:
-    """Where a visit's seconds come from: earlier sweeps where they have it, else the roofline."""
+class Times:
+    """Where a visit's seconds come from: earlier sweeps where they have it, else the roofline.
+
+    Arguments and errors as for `forecast`.
+    """
 
     def __init__(
         self,
@@ -168,12 +171,12 @@ class _Times:
         by_workload: dict[str, int] = {}
         for block in blocks:
             by_workload[block.workload_id] = by_workload.get(block.workload_id, 0) + len(block.requests)
-        parts = [self._overhead_s(arm)]
+        parts = [self.overhead_s(arm)]
         for workload_id, num_requests in by_workload.items():
-            parts.append(self._load_s(arm, self._cells[workload_id], num_requests))
+            parts.append(self.load_s(arm, self._cells[workload_id], num_requests))
         return total(parts)
 
-    def _load_s(self, arm: Arm, cell: WorkloadCell, num_requests: int) -> Range:
+    def load_s(self, arm: Arm, cell: WorkloadCell, num_requests: int) -> Range:
         """What the requests take the server; an open loop lasts at least as long as they take to arrive."""
         work = self._token_s(arm, cell).scaled(num_requests * cell.output_len)
         if not cell.is_open_loop:
@@ -199,7 +202,8 @@ class _Times:
             said.append(f"server starts of {START_S[0]:g} to {START_S[1]:g} s besides loading the weights")
         return tuple(said)
 
-    def _overhead_s(self, arm: Arm) -> Range:
+    def overhead_s(self, arm: Arm) -> Range:
+        """Of a visit besides its blocks: start, warm-up, stop."""
         if self._past.overhead_s is not None:
             return self._past.overhead_s
         load_gb = (weights_gb(self._config.model) or 0) + self._drafter_gb(arm)

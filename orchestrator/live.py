@@ -16,6 +16,9 @@ class RunningVisit(Strict):
     last: str
     """The block measured last with its tokens/s, or what it waits for."""
 
+    num_void: int = 0
+    """Of its blocks, which are to be measured again."""
+
     @property
     def running_s(self) -> float:
         return (datetime.now(UTC) - datetime.fromisoformat(self.started_utc)).total_seconds()
@@ -29,7 +32,8 @@ class Live(Strict):
     is_at_most: bool
     """Whether fewer blocks than `num_blocks` may do."""
     left_s: float | None
-    """Expected until all is measured; None before the first visit has shown what one takes."""
+    """Expected until all is measured, from `updated_utc` on; None where nothing tells, and at the end."""
+    at_most_left_s: float | None = None
     node_hours: float
     """Spent on visits so far, all sessions."""
     usd: float | None

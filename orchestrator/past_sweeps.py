@@ -6,7 +6,7 @@ from statistics import fmean
 
 from orchestrator.config import SweepConfig
 from orchestrator.errors import ConfigError, LedgerError
-from orchestrator.forecast import Forecast, forecast
+from orchestrator.forecast import Forecast, Times, forecast
 from orchestrator.past_times import PastTimes, past_times
 from orchestrator.plan import Plan, PromptSet
 from orchestrator.sweep_dir import SweepDir
@@ -24,9 +24,23 @@ def foresee(config: SweepConfig, plan: Plan, prompts: Mapping[str, PromptSet]) -
     Raises:
         ConfigError: there is not enough to go by.
     """
+    return forecast(
+        config, plan, _mean_lengths(prompts), read_past(config), _bandwidth_here(config), _log_spans(prompts)
+    )
+
+
+def foresee_times(config: SweepConfig, plan: Plan, prompts: Mapping[str, PromptSet]) -> Times | None:
+    """What single visits and blocks take, from the same sources; None where there is not enough to go by."""
+    past, bandwidth = read_past(config), _bandwidth_here(config)
+    try:
+        return Times(config, plan, _mean_lengths(prompts), past, bandwidth, _log_spans(prompts))
+    except ConfigError:
+        return None
+
+
+def _bandwidth_here(config: SweepConfig) -> float | None:
     is_here = config.cluster.is_this_machine and config.hardware.memory_bandwidth_gb_per_s is None
-    bandwidth = memory_bandwidth_gb_per_s() if is_here else None
-    return forecast(config, plan, _mean_lengths(prompts), read_past(config), bandwidth, _log_spans(prompts))
+    return memory_bandwidth_gb_per_s() if is_here else None
 
 
 def read_past(config: SweepConfig) -> PastTimes:

@@ -331,6 +331,10 @@ class SessionRecord(Strict):
     """What was typed; None in ledgers from before it was kept."""
     nodes_gone: tuple[str, ...] = ()
     """Nodes that had measured and were not in the cluster any more at its end, though others were."""
+    ended: Literal["measured", "interrupted", "failed"] | None = None
+    """`measured`: all that could be; None in ledgers from before it was kept."""
+    error: str | None = None
+    """Why it failed."""
 
 
 class Visit(Strict):

@@ -252,10 +252,12 @@ def _show(interval: Interval | None) -> str:
 def _judge(arm: Arm, workload: WorkloadCell, found: Comparisons, speedups: Comparisons, prices: Prices) -> Judged:
     result = _arm_result(arm, workload, found, speedups, prices)
     cell = found.cells.get((arm.id, workload.id), Cell())
-    return Judged(arm, result, _why_refused(result, found.rules, broken(cell, found.rules.constraints)))
+    return Judged(arm, result, why_refused(result, found.rules, cell))
 
 
-def _why_refused(result: ArmResult, rules: SelectionRules, broken_limits: str) -> str | None:
+def why_refused(result: ArmResult, rules: SelectionRules, cell: Cell) -> str | None:
+    """Why an arm may not be chosen on a workload, where it measured `cell`; None for a candidate."""
+    broken_limits = broken(cell, rules.constraints)
     if result.num_requests == 0:
         return "has no figure"
     if result.num_blocks < rules.min_blocks:

@@ -19,10 +19,11 @@ from orchestrator.inputs import load_prompts, memory_here
 from orchestrator.ledger import Ledger, LedgerView
 from orchestrator.measured_server import measured_servers
 from orchestrator.memory import require_fit
-from orchestrator.past_sweeps import foresee
+from orchestrator.outcome import failures, what_is_missing
+from orchestrator.past_sweeps import foresee, foresee_times
 from orchestrator.plan import Plan, PromptSet, plan_sweep
 from orchestrator.policies import policy_for
-from orchestrator.policy import gone_nodes, missing_blocks, unclosed_nodes
+from orchestrator.policy import gone_nodes, unclosed_nodes
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
 from orchestrator.recorder import Recorder
@@ -167,7 +168,7 @@ def require_complete(sweep_dirs: Sequence[SweepDir]) -> None:
     for sweep_dir in sweep_dirs:
         plan, ledger = sweep_dir.plan(), sweep_dir.ledger()
         if not policy_for(sweep_dir.config()).is_complete(plan, ledger):
-            missing.append(_what_is_missing(plan, ledger, sweep_dir))
+            missing.append(what_is_missing(plan, ledger, sweep_dir.path))
     if missing:
         raise SweepFailed("\n".join(missing))
 
@@ -178,7 +179,7 @@ def decide_and_report(sweep_dir: SweepDir) -> Selection:
     visits = ledger.visits()
     provenance = collect_provenance(plan.id, config.hardware, visits, ledger.set_aside, _unclosed(ledger))
     dropped = policy_for(config).dropped(plan, ledger)
-    decided = decide(config, plan, ledger.valid_blocks(), _failures(ledger), dropped)
+    decided = decide(config, plan, ledger.valid_blocks(), failures(ledger), dropped)
     selection = Selection(
         sweep_id=sweep_dir.sweep_id,
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -220,7 +221,13 @@ def _measure(sweeps: Sequence[_Open], prompts: Mapping[str, PromptSet], console:
             stack.enter_context(_session(board, command))
         nodes = stack.enter_context(ray_cluster(sweeps[0].config.cluster, kinds))
         stack.enter_context(
-            show_progress([(each.config, board) for each, board in zip(sweeps, boards, strict=True)], console)
+            show_progress(
+                [
+                    (each.config, board, foresee_times(each.config, each.plan, prompts))
+                    for each, board in zip(sweeps, boards, strict=True)
+                ],
+                console,
+            )
         )
         from orchestrator.schedule import run_visits  # after ray_cluster has set what Ray reads at import
         from orchestrator.search import Drive
@@ -241,14 +248,22 @@ def _pin_revisions(sweeps: Sequence[_Open]) -> list[dict[str, str]]:
 
 @contextmanager
 def _session(board: Board, command: str) -> Iterator[None]:
-    started, begun = datetime.now(UTC).isoformat(), time.monotonic()
-    gone: tuple[str, ...] = ()
+    begun, record = (
+        time.monotonic(),
+        SessionRecord(started_utc=datetime.now(UTC).isoformat(), wall_s=0, command=command),
+    )
     try:
         yield
-        gone = tuple(board.gone())  # an interrupted session says nothing about who will be there at the end
+        # An interrupted session says nothing about who will be there at the end.
+        record = record.model_copy(update={"nodes_gone": tuple(board.gone()), "ended": "measured"})
+    except KeyboardInterrupt:
+        record = record.model_copy(update={"ended": "interrupted"})
+        raise
+    except Exception as error:
+        record = record.model_copy(update={"ended": "failed", "error": str(error)})
+        raise
     finally:
-        wall_s = time.monotonic() - begun
-        board.ledger.append(SessionRecord(started_utc=started, wall_s=wall_s, command=command, nodes_gone=gone))
+        board.ledger.append(record.model_copy(update={"wall_s": time.monotonic() - begun}))
 
 
 def _kick_between_visits(recorder: Recorder) -> Callable[[Visit | VisitEvent], None]:
@@ -272,27 +287,7 @@ def _announce(console: Console, sweep_dir: SweepDir, ledger: Ledger, plan: Plan,
     )
 
 
-def _failures(ledger: LedgerView) -> dict[str, str]:
-    """Arm id -> what kept a block of it from counting: the last failed visit, else the last void block."""
-    void = {block.arm_id: f"void: {block.void_reason}" for block in ledger.void_blocks()}
-    return void | {visit.arm_id: visit.error for visit in ledger.visits() if visit.error}
-
-
 def _unclosed(ledger: LedgerView) -> dict[str, str]:
     """Node -> how its arms count without a closing baseline."""
     left = "left before its closing baseline, so its arms are compared with its opening one alone"
     return dict.fromkeys(sorted(unclosed_nodes(ledger) & gone_nodes(ledger)), left)
-
-
-def _what_is_missing(plan: Plan, ledger: LedgerView, sweep_dir: SweepDir) -> str:
-    failures = _failures(ledger)
-    reasons = [
-        f"{arm.name}: {failures[arm.id]}"
-        for arm in plan.arms
-        if arm.id in failures and (arm.is_baseline or missing_blocks(plan, ledger, arm, "arm", ""))
-    ]
-    reasons += [f"node {node} is set aside: {why}" for node, why in ledger.set_aside.items()]
-    return (
-        f"not everything could be measured. {'; '.join(reasons) or 'no node was left'}. "
-        f"What was measured is in {sweep_dir.path}; the same command tries the rest again"
-    )

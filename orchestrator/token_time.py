@@ -7,7 +7,7 @@ What is not known is a range from a good machine and prompts that draft well to 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import isclose
+from math import isclose, sqrt
 
 from orchestrator.config import Drafter, Model
 from orchestrator.memory import weights_gb
@@ -41,6 +41,11 @@ class Range:
 
     def scaled(self, factor: float) -> "Range":
         return Range(self.low * factor, self.high * factor)
+
+    @property
+    def middle(self) -> float:
+        """As many times the least as the most is times it: the ends may lie far apart."""
+        return sqrt(self.low * self.high)
 
 
 def total(parts: Iterable[Range]) -> Range:

@@ -191,8 +191,10 @@ def test_interrupted_sweep_ends_soon_and_continues(box: Sandbox) -> None:
         assert time.monotonic() - asked < 20
         assert ended.exit_code == exit_code, ended
         *earlier, last = ended.stderr.strip().splitlines()
-        assert last == "interrupted: what was measured is kept; the same command continues"
-        assert earlier == (["stopping in order; Ctrl-C again stops at once"] if number == signal.SIGINT else [])
+        assert last.startswith(
+            "interrupted: what was measured is kept; the same command continues: orchestrator sweep "
+        )
+        assert earlier == (["stopping: ending the servers (a second Ctrl-C kills)"] if number == signal.SIGINT else [])
         assert box.leftovers() == []
     finishes(box)
 

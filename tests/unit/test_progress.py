@@ -52,13 +52,13 @@ def table(progress: Progress) -> str:
 
 def test_not_a_terminal_gets_one_line_a_visit_and_no_control_codes(board: Board) -> None:
     out = console(terminal=False)
-    with show_progress([(CONFIG, board)], out):
+    with show_progress([(CONFIG, board, None)], out):
         for event in answers(board.plan, start(board)):
             board.take(event)
 
     [line] = text(out).splitlines()
     assert line.startswith("none (opening) on a: 4 blocks in 30.0 s; 4 of 16 blocks, about ")
-    assert line.endswith(" left")
+    assert line.endswith(" left (at most 5 min 22 s)")
     assert "\x1b" not in line
 
 
@@ -96,6 +96,41 @@ def test_void_block_is_shown_with_its_reason_and_is_not_done(board: Board) -> No
     assert "0 of 16 blocks" in shown
 
 
+def test_void_block_is_said_to_be_measured_again_also_once_the_next_one_is_done(board: Board) -> None:
+    progress = Progress(CONFIG, board, console(terminal=True))
+    visit = start(board)
+    board.take(answer(board.plan, visit, board.plan.blocks[0], void_reason="1 of 2 requests failed"))
+    assert "1 is void, to be measured again: 1 of 2 requests failed" in table(progress)
+
+    board.take(answer(board.plan, visit, board.plan.blocks[1]))
+
+    assert "code@c1 block 1: 100 tokens/s; 1 is void, to be measured again" in table(progress)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_voids_are_told_once_a_visit_with_their_number_and_whether_they_are_measured_again(
+    board: Board, terminal: bool
+) -> None:
+    out = console(terminal=terminal)
+    Progress(CONFIG, board, out)
+    for again in ("to be measured again", "after 2 attempts; the same command tries again"):
+        visit = start(board)
+        for block, busy in zip(board.plan.blocks, (31, 42), strict=False):
+            board.take(answer(board.plan, visit, block, void_reason=f"others took {busy} %"))
+        board.take(finished(visit))
+
+        told = [line for line in text(out).splitlines() if "void" in line]
+        assert told.pop() == f"none on a: 2 of 4 blocks are void, {again}: the last because others took 42 %"
+    assert len(told) == 1
+
+
+def test_blocks_that_are_void_are_still_to_come(board: Board) -> None:
+    progress = Progress(CONFIG, board, console(terminal=True))
+    visit = start(board)
+    board.take(answer(board.plan, visit, board.plan.blocks[0], void_reason="1 of 2 requests failed"))
+    assert "0 of 16 blocks" in table(progress)
+
+
 def test_finished_visit_leaves_the_table(board: Board) -> None:
     progress = Progress(CONFIG, board, console(terminal=True))
     for event in answers(board.plan, start(board)):
@@ -104,7 +139,7 @@ def test_finished_visit_leaves_the_table(board: Board) -> None:
     assert "opening" not in table(progress)
 
 
-def test_blocks_of_earlier_sessions_count_as_done_but_not_for_the_time_left(tmp_path: Path) -> None:
+def test_blocks_of_earlier_sessions_count_as_done_and_tell_what_the_rest_takes(tmp_path: Path) -> None:
     earlier = new_board(tmp_path)
     for event in answers(earlier.plan, start(earlier)):
         earlier.take(event)
@@ -112,7 +147,7 @@ def test_blocks_of_earlier_sessions_count_as_done_but_not_for_the_time_left(tmp_
     shown = table(Progress(CONFIG, new_board(tmp_path), console(terminal=True)))
 
     assert "4 of 16 blocks" in shown
-    assert "left" not in shown
+    assert "about 4 min 24 s left" in shown
 
 
 def test_everything_done_has_no_time_left(board: Board) -> None:
@@ -138,7 +173,7 @@ def test_block_that_is_sent_twice_is_counted_once(board: Board) -> None:
 
 def test_terminal_gets_a_live_table_that_is_gone_afterwards(board: Board) -> None:
     out = console(terminal=True)
-    with show_progress([(CONFIG, board)], out):
+    with show_progress([(CONFIG, board, None)], out):
         pass
 
     assert "0 of 16 blocks" in text(out)
