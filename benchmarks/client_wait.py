@@ -1,10 +1,10 @@
 """How long the load generator waits for a CPU beside the engine, and what that does to a block.
 
-    .venv/bin/python -m benchmarks.client_wait [--rounds 3]
+    .venv/bin/python -m benchmarks.client_wait [--rounds 3] [--num-speculative-tokens 15]
 
-The demo's baseline on all cores, every planned block `--rounds` times as a sweep drives it, then the same with the load
-generator scheduled in real time (SCHED_RR, for which it must be root). Prints, per workload, the spread of throughput,
-the share of the time that the load generator waited, and the share of answers whose tokens came all at once.
+The demo's baseline (or that arm) on all cores, every planned block `--rounds` times as a sweep drives it, then the same
+with the load generator scheduled in real time (SCHED_RR, for which it must be root). Prints, per workload, the spread
+of throughput, the share of the time that the load generator waited, and that of answers whose tokens came all at once.
 """
 
 import argparse
@@ -32,14 +32,16 @@ POLICIES = {"as in a sweep": os.SCHED_OTHER, "in real time": os.SCHED_RR}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--num-speculative-tokens", type=int, default=0)
     options = parser.parse_args()
     config = compose(["sweep=demo", "dataset@datasets=[demo_code]"])
     prompts = load_prompts(config)
     plan = plan_sweep(config, prompts)
+    arm = next(each for each in plan.arms if each.num_speculative_tokens == options.num_speculative_tokens)
     table = Table("load generator", "workload", "tokens/s", "its spread, %", "waited, % of time", "all at once, %")
     with tempfile.TemporaryDirectory() as folder:
         log_path = Path(folder) / "server.log"
-        with VllmServer(plan.baseline.server, name="none", log_path=log_path) as server:
+        with VllmServer(arm.server, name=arm.name, log_path=log_path) as server:
             server.wait_until_ready(timeout_s=READY_TIMEOUT_S)
             target = Target(base_url=server.base_url, api_key=server.api_key, model=server.model_name)
             for cell in plan.workloads:
