@@ -52,7 +52,8 @@ def _state(sweep_dir: SweepDir, plan: Plan, ledger: LedgerView, *, is_complete: 
     sessions = ledger.sessions()
     if _was_killed(sessions, ledger.visits()):
         return "interrupted", "its process was killed"
-    if sessions[-1].ended == "interrupted":
+    has_reasons = sessions[-1].ended is not None or failures(ledger) or ledger.set_aside
+    if sessions[-1].ended == "interrupted" or not has_reasons:  # how it ended was not always kept
         return "interrupted", None
     return "failed", sessions[-1].error or what_is_missing(plan, ledger, sweep_dir.path)
 

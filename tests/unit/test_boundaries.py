@@ -54,7 +54,7 @@ PURE_NAMES += ["break_even", "roofline", "step_cost", "why"]
 PURE_NAMES += ["fleet_money"]
 PURE_NAMES += ["caveats", "one_engine", "unfinished"]
 PURE_NAMES += ["compare", "confirm", "confirming", "decide", "estimate", "measured", "mix", "recommend", "drift"]
-PURE_NAMES += ["memory", "token_time", "past_times", "forecast", "cluster_budget"]
+PURE_NAMES += ["memory", "token_time", "past_times", "forecast", "cluster_budget", "pace", "time_left", "to_come"]
 PURE = [f"orchestrator.{name}" for name in PURE_NAMES]
 
 IMPURE_LIBRARIES = {"ray", "mlflow", "boto3", "botocore", "aiohttp", "hydra", "omegaconf", "requests", "torch", "vllm"}

@@ -129,6 +129,14 @@ def test_a_lost_cluster_is_a_failure_in_its_own_words(tmp_path: Path) -> None:
     assert "failed after 1 of at most 16 blocks: the Ray cluster died" in shown(folder)
 
 
+def test_a_session_from_before_its_end_was_kept_is_interrupted_unless_something_failed(tmp_path: Path) -> None:
+    plan = plan_of(make_config((1, 3)))
+    [block] = measured(plan, {0: [100.0]})
+    assert "interrupted after 1 of at most 16 blocks" in shown(ended(tmp_path / "a", block))
+    void = block.model_copy(update={"void_reason": "1 of 2 requests failed", "block_id": plan.blocks[1].id})
+    assert "failed after 1 of at most 16 blocks: not everything" in shown(ended(tmp_path / "b", block, void))
+
+
 def test_what_was_measured_after_the_last_sessions_end_tells_of_a_process_that_was_killed(tmp_path: Path) -> None:
     plan = plan_of(make_config((1, 3)))
     visit = Visit(id="v", arm=plan.baseline, phase="opening", node="a", attempt=1, block_ids=("b",))
