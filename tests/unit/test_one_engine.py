@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.compare_text import compare_folders
 from orchestrator.config import SweepConfig
 from orchestrator.errors import ConfigError, NodeUnavailable
 from orchestrator.ledger import Ledger
@@ -131,6 +132,18 @@ def test_node_with_another_engine_than_the_sweeps_is_not_measured_on(config: Swe
     require_same(MeasuredWith(), wanted)
     with pytest.raises(NodeUnavailable, match=r"the node has vLLM 0\.32\.0 in place of 0\.31\.0"):
         require_same(MeasuredWith(engine_version="0.32.0"), wanted)
+
+
+def test_compare_names_a_local_model_that_differs_between_two_sweeps(config: SweepConfig) -> None:
+    sweeps = []
+    for name, content in (("before", "old"), ("after", "new")):
+        sweeps.append(measure(config.model_copy(update={"name": name}), "0.32.0", {TARGET: "t", DRAFTER: content}))
+        plan = sweeps[-1].plan()
+        ledger = Ledger(sweeps[-1].ledger_path)
+        for arm in plan.arms:
+            ledger.append(block_record(plan, arm, plan.blocks[1], visit_id=arm.name))
+
+    assert compare_folders(*sweeps).differences == {f"files of {DRAFTER}": ("old", "new")}
 
 
 # --- identity of a folder
