@@ -222,7 +222,8 @@ def compare(
 ) -> None:
     """Two sweeps on the workloads they share: which arms became faster or slower, with intervals.
 
-    For another engine version, instance type or drafter. Blocks with the same prompts are compared in pairs.
+    For another engine version, instance type or drafter. Gains compare between any nodes; tokens per second on nodes
+    that both had, or where there are several.
     """
     from orchestrator.compare_text import compare_folders, print_comparison
 

@@ -51,6 +51,8 @@ class Cell:
     _counted: list[int] = field(default_factory=lambda: [0, 0, 0])
     _accepted_per_pos: list[int] = field(default_factory=list)
     _has_counters: bool = False
+    _num_looked_for: int = 0
+    _num_found: int = 0
 
     @property
     def num_decoded(self) -> int:
@@ -90,6 +92,11 @@ class Cell:
         return self._num_saturated / self._num_judged if self._num_judged else None
 
     @property
+    def prefix_cache_hit_rate(self) -> float | None:
+        """Share of the prompts' tokens that the prefix cache had; None without one."""
+        return self._num_found / self._num_looked_for if self._num_looked_for else None
+
+    @property
     def counters(self) -> SpecCounters | None:
         """Summed over blocks; None where none had any."""
         if not self._has_counters:
@@ -127,6 +134,9 @@ class Cell:
         if block.open_loop and block.open_loop.is_saturated is not None:
             self._num_judged += 1
             self._num_saturated += block.open_loop.is_saturated
+        if block.prefix_cache:
+            self._num_looked_for += block.prefix_cache.queries
+            self._num_found += block.prefix_cache.hits
         if block.counters:
             self._count(block.counters)
         key = throughput.block_id, throughput.node

@@ -301,6 +301,7 @@ def _decided_figures(result: ArmResult) -> dict[str, float | None]:
         **_interval("speedup", result.speedup),
         "acceptance_length": result.acceptance_length,
         "acceptance_rate": result.acceptance_rate,
+        "prefix_cache_hit_rate": result.prefix_cache_hit_rate,
         "step_s": result.step_s,
         "break_even_acceptance_length": result.break_even_acceptance_length,
         "predicted_speedup": result.predicted_speedup,

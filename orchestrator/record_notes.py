@@ -23,6 +23,7 @@ METRICS = """\
 | survival | 0..1 | share of drafts accepted up to a position: step = position, from 0 |
 | acceptance_length | tokens/step | 1 + accepted tokens / drafts |
 | acceptance_rate | 0..1 | accepted / drafted tokens |
+| prefix_cache_hit_rate | 0..1 | prompt tokens that the prefix cache had / prompt tokens, where it is on |
 | step_s | s | time of one step of the engine while requests decode |
 | break_even_acceptance_length | tokens/step | what a step must yield to be as fast as the baseline |
 | predicted_speedup | x | from acceptance here and step times elsewhere: a check, never a reason |

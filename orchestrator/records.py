@@ -157,6 +157,15 @@ class SpecCounters(Strict):
     num_accepted_tokens_per_pos: tuple[int, ...]
 
 
+class PrefixCache(Strict):
+    """vLLM's vllm:prefix_cache_* counters over one block: after minus before."""
+
+    queries: int
+    """Prompt tokens that were looked for."""
+    hits: int
+    """Of them those that needed no prefill."""
+
+
 class RequestRecord(Strict):
     """One request as the client saw it. Times in seconds from the block's start, on a monotonic clock."""
 
@@ -221,6 +230,8 @@ class BlockRecord(Strict):
     output_tokens: int
     counters: SpecCounters | None
     """None for the baseline, and where the server has no such counters."""
+    prefix_cache: PrefixCache | None = None
+    """None where the arm's server has none, or no such counters."""
     ttft_s: tuple[float, ...]
     tpot_s: tuple[float | None, ...]
     """None for a request of one output token. These three: one value a request that succeeded, in the same order."""

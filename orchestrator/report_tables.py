@@ -55,10 +55,12 @@ def _marked(arms: Iterable[ArmResult], workload: WorkloadResult) -> frozenset[in
 
 
 def throughput_table(workload: WorkloadResult, has_prices: bool) -> TableView:
+    has_cache = any(arm.prefix_cache_hit_rate is not None for arm in workload.arms)
     has_gains = any(arm.gain != arm.speedup for arm in workload.arms)
     headers = ["Arm", "Throughput (output tokens/s) [interval]", "Speedup (x) [interval]"]
     headers += ["Gain in the objective (x) [interval]"] if has_gains else []
     headers += ["Acceptance length (tokens/step)", "Acceptance rate (%)", "Outputs equal to baseline's (%)"]
+    headers += ["Prompt tokens found in the prefix cache (%)"] if has_cache else []
     headers += ["USD per 1M output tokens"] if has_prices else []
     rows = [
         (
@@ -69,6 +71,7 @@ def throughput_table(workload: WorkloadResult, has_prices: bool) -> TableView:
             number(arm.acceptance_length),
             percent(arm.acceptance_rate),
             identical(arm.outputs_match_baseline),
+            *([percent(arm.prefix_cache_hit_rate)] if has_cache else []),
             *([cost(arm)] if has_prices else []),
             f"{arm.num_blocks:,}",
             f"{arm.num_requests:,}",

@@ -287,6 +287,7 @@ def _arm_result(
         acceptance_length=acceptance_length(counters) if counters else None,
         acceptance_rate=acceptance_rate(counters) if counters else None,
         survival=survival(counters) if counters else None,
+        prefix_cache_hit_rate=cell.prefix_cache_hit_rate,
         ttft_s=_quantiles(cell.ttft_s),
         tpot_s=_quantiles(cell.tpot_s),
         e2e_s=_quantiles(cell.e2e_s),

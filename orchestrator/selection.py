@@ -48,6 +48,8 @@ class ArmResult(Strict):
     acceptance_length: float | None
     acceptance_rate: float | None
     survival: tuple[float, ...] | None
+    prefix_cache_hit_rate: float | None = None
+    """Share (0..1) of the prompts' tokens that the prefix cache had; None without one."""
     ttft_s: Quantiles | None
     tpot_s: Quantiles | None
     all_at_once_share: float | None = None

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from orchestrator.config import Strict
 from orchestrator.errors import ServerError
-from orchestrator.records import SpecCounters
+from orchestrator.records import PrefixCache, SpecCounters
 
 _SPEC = "vllm:spec_decode_"
 _PER_POS = f"{_SPEC}num_accepted_tokens_per_pos_total"
@@ -24,6 +24,12 @@ class EngineCounters(Strict):
     prefix_cache_queries: int | None
     num_preemptions: int | None
     generation_tokens: int | None
+
+    @property
+    def prefix_cache(self) -> PrefixCache | None:
+        if self.prefix_cache_queries is None or self.prefix_cache_hits is None:
+            return None
+        return PrefixCache(queries=self.prefix_cache_queries, hits=self.prefix_cache_hits)
 
 
 def read_counters(base_url: str, api_key: str | None, timeout_s: float) -> EngineCounters:

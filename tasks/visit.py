@@ -272,6 +272,7 @@ class _Run:
             prompt_tokens=summary.prompt_tokens,
             output_tokens=summary.output_tokens,
             counters=None if visit.arm.is_baseline else counters.spec,
+            prefix_cache=counters.prefix_cache if visit.arm.server.enable_prefix_caching else None,
             ttft_s=summary.ttft_s,
             tpot_s=summary.tpot_s,
             e2e_s=summary.e2e_s,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.config import Hardware
-from orchestrator.records import BlockRecord, VisitRecord
+from orchestrator.records import BlockRecord, PrefixCache, VisitRecord
 from tests.integration.visiting import run, visit_task
 from tests.standin import COMMAND
 from tests.unit.builders import make_plan
@@ -35,13 +35,13 @@ def two_hogs() -> Iterator[None]:
 
 
 def visit(
-    *flags: str, temperature: float = 0.0, max_other_cpu_share: float | None = None
+    *flags: str, temperature: float = 0.0, max_other_cpu_share: float | None = None, **server: object
 ) -> tuple[list[BlockRecord], VisitRecord]:
     """One block of one workload on dflash-k7."""
     plan = make_plan([7], num_blocks=2, temperature=temperature)
     arm = plan.arms[1]
     local = {"target": "demo://target", "speculative_config": {**(arm.server.speculative_config or {}), **DRAFTER}}
-    spec = arm.server.model_copy(update={"command": COMMAND, "extra_args": flags, **local})
+    spec = arm.server.model_copy(update={"command": COMMAND, "extra_args": flags, **local, **server})
     hardware = Hardware(name="local", max_other_cpu_share=max_other_cpu_share)
     return run(visit_task(plan, spec, hardware=hardware))
 
@@ -79,6 +79,13 @@ def test_visit_records_node_threads_versions_and_what_else_ran() -> None:
     assert finished.node_info.memory_bandwidth_gb_per_s > 0
     assert block.host is not None
     assert 0 <= block.host.other_cpu_cores <= block.host.num_cpus
+
+
+def test_block_records_what_the_prefix_cache_had_where_it_is_on() -> None:
+    (block,), _ = visit("--standin-prefix-hits", "1", enable_prefix_caching=True)
+
+    assert block.void_reason is None
+    assert block.prefix_cache == PrefixCache(queries=block.prompt_tokens, hits=block.num_requests)
 
 
 @pytest.mark.usefixtures("two_hogs")

@@ -123,7 +123,7 @@ class Engine:
             ("prompt_tokens_total", "", self.prompt_tokens),
             ("generation_tokens_total", "", self.generation_tokens),
             ("num_preemptions_total", "", 0),
-            ("prefix_cache_queries_total", "", 0),
+            ("prefix_cache_queries_total", "", self.prompt_tokens if self.args.standin_prefix_hits else 0),
             ("prefix_cache_hits_total", "", self.args.standin_prefix_hits * self.num_requests),
         ]
         if self.k:

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.config import SelectionRules, Slo
 from orchestrator.measured import fold, objective_value
-from orchestrator.records import BlockRecord, SpecCounters
+from orchestrator.records import BlockRecord, PrefixCache, SpecCounters
 from tests.unit.builders import NUM_PROMPTS, OUTPUT_TOKENS, QUIET, block_record, make_plan, measured
 
 PLAN = make_plan([1])
@@ -44,6 +44,13 @@ def test_score_says_where_and_when_it_was_measured() -> None:
 
     assert (score.block_id, score.node, score.visit_id) == (PLAN.blocks[0].id, "a", "dflash-k1-arm-a")
     assert score.started_s % 60 == 10
+
+
+def test_hit_rate_of_the_prefix_cache_is_over_all_tokens_that_were_looked_for() -> None:
+    cached = [block(prefix_cache=PrefixCache(queries=queries, hits=hits)) for queries, hits in ((300, 0), (100, 100))]
+
+    assert fold(cached, QUIET).cells[ARM, CELL].prefix_cache_hit_rate == 0.25
+    assert fold([block()], QUIET).cells[ARM, CELL].prefix_cache_hit_rate is None
 
 
 def test_throughput_and_cost_are_tokens_per_second() -> None:
