@@ -25,10 +25,11 @@ from orchestrator.hardware_comparison import compare_hardware
 from orchestrator.help_text import examples
 from orchestrator.plan_text import print_preview
 from orchestrator.preview import preview, preview_data
-from orchestrator.selection import Selection
+from orchestrator.selection import Selection, Unfinished
 from orchestrator.suggest import explain
 from orchestrator.sweep_dir import SweepDir, find_measured, find_sweep, write_comparison, writing
 from orchestrator.terminal import check_text, commands_text, hardware_table, verdict_table
+from orchestrator.unfinished import unfinished_text
 
 app = typer.Typer(
     name="orchestrator",
@@ -156,11 +157,15 @@ def select(where: Where = None, results_dir: ResultsDir = Path("results"), as_js
 def report(where: Where = None, results_dir: ResultsDir = Path("results")) -> None:
     """Write report.html and report.md again from a sweep's selection."""
     from orchestrator.report import what_was_written, write_report
+    from orchestrator.sweep import unfinished_now
 
     found = find_measured(results_dir, where)
     selection = found.selection()
     if selection is None:
         raise ConfigError(f"{found.path} has no selection.json yet; `orchestrator select` makes one from its ledger")
+    unfinished = selection.unfinished or unfinished_now(found)  # what was selected by an earlier version does not tell
+    selection = selection.model_copy(update={"unfinished": unfinished})
+    _say_unfinished(unfinished)
     with writing(str(found.path)):
         paths = write_report(found.path, selection, found.plan(), found.ledger(), found.config().model)
     out.print(what_was_written(paths), soft_wrap=True, highlight=False, markup=False)
@@ -196,8 +201,11 @@ def export(
 ) -> None:
     """Write what platforms take: a vLLM config file, a Compose file, a systemd unit, a Kubernetes Deployment."""
     from orchestrator.export import export_files
+    from orchestrator.sweep import unfinished_now
 
-    exported = export_files(find_measured(results_dir, where), arm, output)
+    found = find_measured(results_dir, where)
+    exported = export_files(found, arm, output)
+    _say_unfinished(unfinished_now(found))
     out.print(f"Exported {arm_name(exported.arm)}, {exported.why}", soft_wrap=True, highlight=False, markup=False)
     for path in exported.paths:
         out.print(str(path), soft_wrap=True, highlight=False)
@@ -365,6 +373,12 @@ def _print_selection(selection: Selection, sweep_dir: SweepDir) -> None:
         text = f"\n{commands_text(selection.recommendation)}"
         out.print(text, soft_wrap=True, highlight=False, markup=False)
     out.print(f"Report: {sweep_dir.path / 'report.html'}", soft_wrap=True, highlight=False)
+
+
+def _say_unfinished(found: Unfinished | None) -> None:
+    """On stderr: what these commands print are the files they write."""
+    if found:
+        err.print(unfinished_text(found), style="yellow", markup=False, highlight=False)
 
 
 def _typed_command() -> str:

@@ -20,6 +20,7 @@ from orchestrator.config import SelectionRules
 from orchestrator.display import DASH, interval, number
 from orchestrator.errors import ConfigError
 from orchestrator.ledger import LedgerView
+from orchestrator.one_engine import measured_with
 from orchestrator.selection import Interval
 from orchestrator.sweep_dir import SweepDir
 from orchestrator.terminal import plain_table
@@ -49,6 +50,10 @@ def compare_folders(a: SweepDir, b: SweepDir) -> SweepComparison:
     engines = (_engines(a.ledger()), _engines(b.ledger()))
     if engines[0] != engines[1]:
         differences["engine"] = engines
+    contents_a, contents_b = (measured_with(sweep.ledger().visits()).local_models for sweep in (a, b))
+    for model in contents_a.keys() & contents_b.keys():
+        if contents_a[model] != contents_b[model]:
+            differences[f"files of {model}"] = contents_a[model], contents_b[model]
     compared = compare_sweeps(sides[0], sides[1], rules, differences)
     if not compared.rows:
         names = [", ".join(workload.name for workload in sweep.plan().workloads) for sweep in (a, b)]

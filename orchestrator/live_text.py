@@ -24,6 +24,9 @@ MAX_LEFT_OUT = 2
 PROGRESS_LINES = 2
 AROUND_LEADERS = 4
 """Lines of their table besides the rows: headers, the rule below them, an empty one before and after."""
+ROOM_FOR_CTRL_C = 3
+"""Columns: a terminal writes ^C behind the last line, and in the next one where there is no room; that line would be
+left when the view is taken off."""
 WIDTH_FOR_REASONS = 72
 """Below it nothing is left for the leaders' last column beside the others."""
 SHORT_S = 600
@@ -38,7 +41,7 @@ def live_view(live: Live, *, width: int = 100, height: int | None = None) -> Gro
     has_leaders = any(leader.num_measured or leader.dropped for leader in live.leaders)
     left = None if height is None else height - PROGRESS_LINES
     most_running = len(live.running) if left is None else max(1, left // 2 if has_leaders else left)
-    parts.append(_running(live.running, most_running))
+    parts.append(_running(live.running, most_running, width - ROOM_FOR_CTRL_C))
     max_rows = None if left is None else left - min(len(live.running), most_running) - AROUND_LEADERS
     if has_leaders and (max_rows is None or max_rows > 0):
         parts.append(leaders_table(live.leaders, width=width, max_rows=max_rows))
@@ -88,8 +91,9 @@ def _rough(seconds: float) -> str:
     return duration(round(seconds)) if seconds >= 60 else f"{round(seconds)} s"
 
 
-def _running(running: Sequence[RunningVisit], most: int) -> Table:
-    table = Table.grid(padding=(0, 2), expand=True)
+def _running(running: Sequence[RunningVisit], most: int, width: int) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.width = width
     for _ in range(4):
         table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
@@ -111,12 +115,12 @@ def leaders_table(leaders: Sequence[Leader], *, width: int = 100, max_rows: int 
         pad_edge=False,
         padding=(0, 1, 0, 0),
         header_style="bold",
-        expand=is_cut and has_reasons,
+        width=width - ROOM_FOR_CTRL_C if is_cut and has_reasons else None,
     )
     for header in ("workload", "best so far"):
         table.add_column(header, no_wrap=True)
     table.add_column("speedup", justify="right", no_wrap=True)
-    table.add_column("verdict now", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     if has_reasons:
         table.add_column("not measured further", no_wrap=is_cut, ratio=1 if is_cut else None)
     for cells in _rows(leaders, max_rows):

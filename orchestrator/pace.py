@@ -10,7 +10,9 @@ from orchestrator.records import Arm, Block, BlockRecord, VisitRecord, WorkloadC
 from orchestrator.token_time import Range
 
 PRIOR_WEIGHT = 1
-"""What the forecast's level weighs, as a number of arms on workloads, and of visits, that agree with it."""
+"""What the forecast's level of blocks weighs, as a number of arms on workloads that agree with it."""
+PRIOR_STARTS = 0.25
+"""What its server starts weigh, as a number of visits: it knows least of them, and one tells of all the others."""
 
 
 class Foreseen(Protocol):
@@ -71,7 +73,7 @@ class Pace:
         """Of a visit besides its blocks: start, warm-up, stop."""
         took, foreseen = self._overheads
         here = self._foreseen_overhead_s(self._planned(arm))
-        return here * (took + PRIOR_WEIGHT * here) / (foreseen + PRIOR_WEIGHT * here)
+        return here * (took + PRIOR_STARTS * here) / (foreseen + PRIOR_STARTS * here)
 
     def visit_s(self, arm: Arm, blocks: Iterable[Block]) -> float | None:
         """None as long as nothing is known."""

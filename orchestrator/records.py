@@ -325,6 +325,8 @@ class VisitRecord(Strict):
     they are local."""
     model_revisions: dict[str, str] = Field(default_factory=dict)
     """Hugging Face id -> commit of the files that were served; without those that are local."""
+    local_models: dict[str, str] = Field(default_factory=dict)
+    """Reference of a model in a folder of the node -> identity of its files (see tasks.local_model)."""
     interrupted: bool = False
     """It ended because the node is about to be taken away: no attempt at the arm, and no more visits there."""
     blames_node: bool = False
@@ -359,6 +361,14 @@ class Visit(Strict):
     block_ids: tuple[str, ...]
 
 
+class MeasuredWith(Strict):
+    """What stays the same over a sweep, as far as it is known."""
+
+    engine_version: str | None = None
+    local_models: dict[str, str] = Field(default_factory=dict)
+    """As in VisitRecord."""
+
+
 class VisitTask(Strict):
     """Everything a node needs to know for one visit."""
 
@@ -371,6 +381,8 @@ class VisitTask(Strict):
     """The sweep's commit of every model that comes from the hub."""
     model_mirror: str | None = None
     """s3://bucket/prefix to fetch models from in place of the hub."""
+    measured_with: MeasuredWith = MeasuredWith()
+    """By the sweep's earlier visits."""
 
 
 class MeasuredBlock(Strict):

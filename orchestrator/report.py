@@ -28,7 +28,7 @@ def write_report(
         model: what is known of it, for the roofline; None leaves that out.
     """
     outputs = compare_outputs(plan, ledger.valid_blocks(), SweepDir(sweep_dir).read_raw)
-    view = build_view(selection, plan, ledger, outputs, model)
+    view = build_view(selection, plan, ledger, outputs, model, SweepDir(sweep_dir).command())
     paths = []
     for name in ("report.html", "report.md"):
         path = sweep_dir / name

@@ -27,10 +27,11 @@ from orchestrator.report_tables import (
     validity_tables,
 )
 from orchestrator.report_why import roofline_table, step_table
-from orchestrator.report_words import by_dataset, crossover_sentence, decision_sentences, next_commands
+from orchestrator.report_words import by_dataset, crossover_sentence, decision_sentences, next_commands, repeat_command
 from orchestrator.roofline import achieved
 from orchestrator.selection import Crossover, Drift, Selection, WorkloadResult
 from orchestrator.time_split import TimeSplit, time_split
+from orchestrator.unfinished import unfinished_text
 from orchestrator.validity import Unstable, failed_visits, unstable_nodes, void_blocks
 
 
@@ -79,7 +80,7 @@ class ReportView:
     prompts: TableView
     provenance: TableView
     repeat_command: str | None
-    """What was typed to measure; None where the ledger does not know."""
+    """What was typed to measure; None where that is not known."""
     next_commands: str
     incidents: bool
     """Whether a block was void or a visit failed."""
@@ -118,7 +119,9 @@ def build_view(
     ledger: LedgerView,
     outputs: Sequence[OutputMatch],
     model: Model | None,
+    command: str | None = None,
 ) -> ReportView:
+    """`command`: what was typed last to measure; None: what the ledger knows of it."""
     prices = (arm.usd_per_million_output_tokens for workload in selection.workloads for arm in workload.arms)
     has_prices = any(price is not None for price in prices)
     workloads = [_workload_view(workload, has_prices, selection.drifts) for workload in selection.workloads]
@@ -148,7 +151,7 @@ def build_view(
         split=split,
         prompts=prompts_table(plan),
         provenance=provenance_table(selection.provenance, ledger),
-        repeat_command=next((each.command for each in sessions if each.command), None),
+        repeat_command=repeat_command(command, [each.command for each in sessions if each.command]),
         next_commands=next_commands(selection.sweep_id),
         incidents=bool(void_blocks(plan, ledger) or failed_visits(plan, ledger)),
         warnings=_warnings(selection, unstable_nodes(ledger)),
@@ -157,11 +160,13 @@ def build_view(
 
 def _warnings(selection: Selection, unstable: Sequence[Unstable]) -> list[str]:
     provenance, drifted = selection.provenance, drift_warning(selection.drifts)
+    unfinished = [unfinished_text(selection.unfinished)] if selection.unfinished else []
     aside = [f"Node {node} was set aside: {reason}." for node, reason in provenance.nodes_set_aside.items()]
     unclosed = [f"Node {node} {reason}." for node, reason in provenance.nodes_unclosed.items()]
     reasons = "; ".join(f"on {found.node} {found.reason}" for found in unstable)
     shaken = [drifted] if drifted else []
-    return aside + unclosed + shaken + ([f"Figures may be unstable: {reasons}."] if unstable else [])
+    found = [*unfinished, *selection.warnings, *aside, *unclosed, *shaken]
+    return found + ([f"Figures may be unstable: {reasons}."] if unstable else [])
 
 
 def _outputs_summary(plan: Plan, outputs: Sequence[OutputMatch]) -> str | None:

@@ -104,6 +104,20 @@ def _crossover(group: Sequence[WorkloadResult], crossover: Crossover) -> str:
     return f"{text} It pays again at {listed(again)}." if again else text
 
 
+def repeat_command(latest: str | None, typed: Sequence[str]) -> str | None:
+    """The command whose configuration the sweep has now, and as comments other ones that it was measured by.
+
+    Args:
+        latest: what was typed last; None: the last of `typed`.
+        typed: of every session that ended in order.
+    """
+    if latest is None and not typed:
+        return None
+    latest = latest or typed[-1]
+    others = [command for command in dict.fromkeys(typed) if command != latest]
+    return "\n".join([latest, *(f"# another session of it: {command}" for command in others)])
+
+
 def next_commands(sweep_id: str) -> str:
     """A shell's comments say what each is for."""
     return "\n".join(

@@ -20,7 +20,7 @@ from ray.tune.schedulers import FIFOScheduler
 from orchestrator.cluster import LiveNodes
 from orchestrator.config import Hardware, SweepConfig
 from orchestrator.plan import Plan, PromptSet
-from orchestrator.records import FinishedVisit, MeasuredBlock, Prompt, Visit, VisitEvent, VisitTask
+from orchestrator.records import FinishedVisit, MeasuredBlock, MeasuredWith, Prompt, Visit, VisitEvent, VisitTask
 from orchestrator.search import Drive, VisitSearch
 from orchestrator.secret_values import is_secret_name
 from tasks.lifeline import end_with
@@ -73,6 +73,7 @@ class VisitTrial(tune.Trainable):
             blocks=tuple(by_id[block_id] for block_id in visit.block_ids),
             model_revisions=dict(revisions),
             model_mirror=sweep.cluster.model_mirror,
+            measured_with=MeasuredWith.model_validate_json(config["measured_with"]),
         )
         return run_visit(task, self._prompts)
 

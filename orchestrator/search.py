@@ -11,6 +11,7 @@ from orchestrator.board import Board
 from orchestrator.cluster import LiveNodes
 from orchestrator.config import SweepConfig
 from orchestrator.lookout import Lookout
+from orchestrator.one_engine import measured_with
 
 NO_NODE_TIMEOUT_S = 600.0
 """How long a sweep waits for a node when none is alive, or all are about to be taken away."""
@@ -61,6 +62,7 @@ class VisitSearch(Searcher):
                     "sweep": drive.config.name,
                     "visit": visit.model_dump_json(),
                     "ray_node_id": nodes[visit.node],
+                    "measured_with": measured_with(drive.board.ledger.visits()).model_dump_json(),
                 }
             waits_for_node = not staying and time.monotonic() - drive.last_seen_node < NO_NODE_TIMEOUT_S
             is_over &= not (drive.board.running or waits_for_node or drive.lookout.expects_node_back())

@@ -193,6 +193,27 @@ class Provenance(Strict):
     """Hugging Face id -> commit of the files that were served; without local ones."""
 
 
+class Unfinished(Strict):
+    """A sweep that has not measured all that it is to measure, when this was decided."""
+
+    num_blocks: int
+    """Measured, of those that count: each arm's once, and the baseline's likewise."""
+    num_planned_blocks: int
+    """Without those that the search dropped."""
+    may_stop_early: bool
+    """Whether fewer than planned may do."""
+    arms: dict[str, tuple[int, int]]
+    """Name of each arm that lacks blocks -> how many it has, and how many are planned."""
+    num_arms_to_propose: int = 0
+    """By search=optuna."""
+    unclosed_nodes: tuple[str, ...] = ()
+    """Without a closing baseline."""
+    budget: str | None = None
+    """The search's, where that is what ended it."""
+    command: str | None = None
+    """What was typed to measure, and continues; None where it is not known."""
+
+
 class Selection(Strict):
     schema_version: Literal[1] = 1
     sweep_id: str
@@ -211,5 +232,9 @@ class Selection(Strict):
     drifts: tuple[Drift, ...] = ()
     visit_noise: float | None = None
     """Standard deviation of ln(objective) between two starts of the same server, that the intervals count with."""
+    unfinished: Unfinished | None = None
+    """None for a finished sweep, and in what was written before it was told."""
+    warnings: tuple[str, ...] = ()
+    """What to know before any figure, a sentence each."""
     recommendation: Recommendation | None
     """None while no setting can be recommended."""

@@ -10,6 +10,7 @@ from math import ceil
 from rich.console import Console
 
 from orchestrator.board import Board
+from orchestrator.caveats import caveats
 from orchestrator.cluster_budget import over_budget
 from orchestrator.config import SweepConfig
 from orchestrator.decide import Decided, decide
@@ -27,13 +28,15 @@ from orchestrator.policy import gone_nodes, unclosed_nodes
 from orchestrator.progress import show_progress
 from orchestrator.provenance import collect_provenance
 from orchestrator.recorder import Recorder
-from orchestrator.records import FinishedVisit, ServerSpec, SessionRecord, Visit, VisitEvent, VisitRecord
+from orchestrator.records import FinishedVisit, MeasuredWith, ServerSpec, SessionRecord, Visit, VisitEvent, VisitRecord
 from orchestrator.report import write_report
-from orchestrator.selection import Recommendation, Selection
+from orchestrator.selection import Recommendation, Selection, Unfinished
 from orchestrator.sweep_dir import SweepDir, open_sweep
+from orchestrator.unfinished import find_unfinished
 from orchestrator.unused_confirmation import unused_confirmations
+from tasks.engine_build import installed_engine
 from tasks.host import probe_node, profile_mismatch
-from tasks.model_files import pin_revisions
+from tasks.model_files import local_contents, pin_revisions
 from tasks.preflight import refuse_plan
 from tasks.server_command import engine_command
 from tasks.server_http import ask, can_bind
@@ -128,7 +131,7 @@ def run_sweeps(configs: Sequence[SweepConfig], console: Console, command: str) -
     _check_budget(configs, plans, prompts, check_before_start(configs, plans), console)
     with ExitStack() as stack:
         sweeps = [
-            _open(config, plan, console, *stack.enter_context(open_sweep(config, plan)))
+            _open(config, plan, console, command, *stack.enter_context(open_sweep(config, plan, _here(config, plan))))
             for config, plan in zip(configs, plans, strict=True)
         ]
         deadline_s = RECORD_DEADLINE_AFTER_INTERRUPTION_S
@@ -146,7 +149,23 @@ def run_sweeps(configs: Sequence[SweepConfig], console: Console, command: str) -
     return finished
 
 
-def _open(config: SweepConfig, plan: Plan, console: Console, sweep_dir: SweepDir, continues: bool) -> _Open:
+def _here(config: SweepConfig, plan: Plan) -> MeasuredWith:
+    """What this machine measures with, where it is the one that measures; any other node is asked when it does."""
+    if not config.cluster.is_this_machine:
+        return MeasuredWith()
+    server = plan.baseline.server
+    engine = installed_engine(server.command) if server.launcher == "process" else None
+    served = [arm.server for arm in plan.arms if server.launcher != "external"]
+    return MeasuredWith(
+        engine_version=engine.version if engine else None,
+        local_models=local_contents(served),
+    )
+
+
+def _open(
+    config: SweepConfig, plan: Plan, console: Console, command: str, sweep_dir: SweepDir, continues: bool
+) -> _Open:
+    sweep_dir.write_command(command)
     ledger = sweep_dir.open_ledger()
     _announce(console, sweep_dir, ledger, plan, continues)
     recorder = Recorder(sweep_dir.path, config.tracking)
@@ -197,11 +216,21 @@ def decide_and_report(sweep_dir: SweepDir) -> Selection:
         ),
         drifts=decided.drifts,
         visit_noise=decided.visit_noise,
+        unfinished=unfinished_now(sweep_dir, ledger),
+        warnings=caveats(config, plan, ledger),
         recommendation=_recommendation(decided, plan, visits),
     )
     sweep_dir.write_selection(selection)
     write_report(sweep_dir.path, selection, plan, ledger, config.model)
     return selection
+
+
+def unfinished_now(sweep_dir: SweepDir, ledger: LedgerView | None = None) -> Unfinished | None:
+    """What a sweep has not measured, by `ledger` (None: its own as it is now); None for a finished one."""
+    ledger = ledger or sweep_dir.ledger()
+    typed = [session.command for session in ledger.sessions() if session.command]
+    command = sweep_dir.command() or (typed[-1] if typed else None)
+    return find_unfinished(sweep_dir.config(), sweep_dir.plan(), ledger, command)
 
 
 def _recommendation(decided: Decided, plan: Plan, visits: Sequence[VisitRecord]) -> Recommendation | None:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import gzip
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,13 +21,18 @@ from orchestrator.hardware_comparison import HardwareComparison
 from orchestrator.ledger import Ledger, LedgerFile, key_of
 from orchestrator.live import Live
 from orchestrator.nodes import judge
+from orchestrator.one_engine import Sameness, difference, measured_with
 from orchestrator.plan import Plan
 from orchestrator.policies import policy_for
-from orchestrator.records import RawRequest, RequestRecord
+from orchestrator.records import MeasuredWith, RawRequest, RequestRecord
 from orchestrator.safe_names import file_name
 from orchestrator.selection import Selection
+from tasks.model_files import references
+
+log = logging.getLogger(__name__)
 
 Kept = TypeVar("Kept", bound=Strict)
+NOT_KNOWN = MeasuredWith()
 NAME_FORMAT = "%Y-%m-%dT%H-%M-%S.%fZ"
 """Of a sweep's folder: UTC."""
 
@@ -68,6 +74,17 @@ class SweepDir:
         if not self.selection_path.exists():
             return None
         return _read(Selection, self.selection_path, "`orchestrator select` makes it again from the ledger")
+
+    def command(self) -> str | None:
+        """What was typed last to measure here; None where it was not kept."""
+        return self._command_path.read_text(encoding="utf-8").strip() if self._command_path.exists() else None
+
+    def write_command(self, command: str) -> None:
+        _replace(self._command_path, command + "\n")
+
+    @property
+    def _command_path(self) -> Path:
+        return self.path / "command.txt"
 
     def write_selection(self, selection: Selection) -> None:
         _replace(self.selection_path, selection.model_dump_json(indent=2))
@@ -141,14 +158,19 @@ def write_comparison(results_dir: Path, name: str, comparison: HardwareCompariso
 
 
 @contextmanager
-def open_sweep(config: SweepConfig, plan: Plan) -> Iterator[tuple[SweepDir, bool]]:
+def open_sweep(config: SweepConfig, plan: Plan, here: MeasuredWith = NOT_KNOWN) -> Iterator[tuple[SweepDir, bool]]:
     """The folder to measure into, locked for this process, and whether it continues an earlier run.
 
     The newest sweep of that name and plan continues where blocks are missing. Otherwise a new folder begins; if the
     newest sweep has another plan, its valid blocks whose arm and prompts are unchanged are taken over.
 
+    Args:
+        here: what this machine would measure with; empty where other nodes measure.
+
     Raises:
         SweepLocked: another process measures under that name.
+        ConfigError: the unfinished sweep was measured with another engine or other files of a local model, or the
+            folder cannot be written.
     """
     root = Path(config.results_dir) / config.name
     with writing(f"results_dir={config.results_dir}"):
@@ -157,8 +179,9 @@ def open_sweep(config: SweepConfig, plan: Plan) -> Iterator[tuple[SweepDir, bool
     try:
         earlier = _unfinished(root, config, plan)
         if earlier:
+            _refuse_another_engine(earlier, here)
             _replace(earlier.path / "config.yaml", to_yaml(config))  # price, rules, tracking may have changed
-        yield _linked(earlier or _begin(root, config, plan), config), earlier is not None
+        yield _linked(earlier or _begin(root, config, plan, here), config), earlier is not None
     finally:
         lock.release()
 
@@ -242,13 +265,22 @@ def _unfinished(root: Path, config: SweepConfig, plan: Plan) -> SweepDir | None:
     return None if policy_for(config).is_complete(plan, ledger) else same
 
 
-def _begin(root: Path, config: SweepConfig, plan: Plan) -> SweepDir:
+def _refuse_another_engine(earlier: SweepDir, here: MeasuredWith) -> None:
+    differs = difference(here, measured_with(earlier.ledger().visits()))
+    if differs:
+        raise ConfigError(
+            f"{earlier.path} is unfinished, and this machine has {differs}: figures of both do not compare. Begin anew "
+            "under another name=..., or go back to what it was measured with"
+        )
+
+
+def _begin(root: Path, config: SweepConfig, plan: Plan, here: MeasuredWith) -> SweepDir:
     newest = newest_sweep(root.parent, root.name)
     folder = root / _next_name(newest)
     folder.mkdir()
     _replace(folder / "config.yaml", to_yaml(config))
     if newest and newest.plan().id != plan.id:
-        _take_over(newest, SweepDir(folder), plan)
+        _take_over(newest, SweepDir(folder), plan, here)
     _replace(folder / "plan.json", plan.model_dump_json(indent=1))
     return SweepDir(folder)
 
@@ -264,16 +296,30 @@ def _next_name(newest: SweepDir | None) -> str:
     return now.strftime(NAME_FORMAT)
 
 
-def _take_over(newest: SweepDir, begun: SweepDir, plan: Plan) -> None:
-    """Copy what still belongs to the plan; closing baselines and confirmations end a sweep and are measured anew."""
-    arms = {arm.id for arm in plan.arms}
+def _take_over(newest: SweepDir, begun: SweepDir, plan: Plan, here: MeasuredWith) -> None:
+    """Copy what still belongs to the plan and was measured with the same engine and models; closing baselines and
+    confirmations end a sweep and are measured anew."""
+    models = {arm.id: references(arm.server) for arm in plan.arms}
     blocks = {block.id for block in plan.blocks}
     earlier, ledger = newest.ledger(), Ledger(begun.ledger_path)
-    kept = [
+    before = measured_with(earlier.visits())
+    wanted = MeasuredWith(
+        engine_version=here.engine_version or before.engine_version,
+        local_models=before.local_models | here.local_models,
+    )
+    sameness = Sameness(earlier.visits(), wanted)
+    planned = [
         block
         for block in earlier.valid_blocks()
-        if block.arm_id in arms and block.block_id in blocks and block.phase in ("opening", "arm")
+        if block.arm_id in models and block.block_id in blocks and block.phase in ("opening", "arm")
     ]
+    kept = [block for block in planned if sameness.holds(block, models[block.arm_id])]
+    if len(kept) < len(planned):
+        log.warning(
+            "%d blocks of %s are measured anew: they were measured with another engine, or other files of a model",
+            len(planned) - len(kept),
+            newest.path,
+        )
     visits = {block.visit_id for block in kept}
     for visit in earlier.visits():
         if visit.visit_id in visits:

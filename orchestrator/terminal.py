@@ -21,6 +21,7 @@ from orchestrator.display import (
 from orchestrator.hardware_comparison import HardwareComparison
 from orchestrator.reason_text import drift_warning
 from orchestrator.selection import Recommendation, Selection, Verdict
+from orchestrator.unfinished import unfinished_text
 
 MAX_NAMED = 4
 """Arms whose outputs differ; the report has them all."""
@@ -46,9 +47,13 @@ def verdict_table(selection: Selection) -> Table:
         )
         reasons.add_row(Text(f" {row.workload}"), Text(row.reason))
     whole = Table.grid()
+    if selection.unfinished:
+        whole.add_row(Text(f" {unfinished_text(selection.unfinished)}", style="bold yellow"))
     whole.add_row(Text(f" {headline(selection)}", style="bold"))
     if selection.simulated:
         whole.add_row(Text(" Simulated: no engine was measured.", style="bold yellow"))
+    for warning in selection.warnings:
+        whole.add_row(Text(f" {warning}", style="yellow"))
     for node, reason in selection.provenance.nodes_set_aside.items():
         whole.add_row(Text(f" Node {node} was set aside: {reason}.", style="yellow"))
     for node, reason in selection.provenance.nodes_unclosed.items():

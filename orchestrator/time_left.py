@@ -8,7 +8,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import inf
 from statistics import fmean
 from typing import NamedTuple
 
@@ -58,7 +58,7 @@ class _Ahead:
     typical_arms: Sequence[float]
     confirmation_s: float
     confirmations: int
-    """At most; half of them are expected."""
+    """At most; of two one is expected, of one none."""
     closing_s: float
     node_s: float
     """What the search's own budget leaves for these and for what runs."""
@@ -132,7 +132,7 @@ class TimeLeft:
             free[begun.visit.node] += self._running_s(begun, now_s)
         busy = list(free.values())
         most_s = _wall_s(busy, ahead.arms, [ahead.confirmation_s] * ahead.confirmations) + ahead.closing_s
-        expected = [ahead.confirmation_s] * ceil(ahead.confirmations / 2)
+        expected = [ahead.confirmation_s] * (ahead.confirmations // 2)
         expected_s = _wall_s(busy, ahead.typical_arms, expected) + ahead.closing_s
         limit_s = max(0.0, ahead.node_s - sum(now_s - begun.at_s for begun in running)) / len(busy)
         return Left(min(expected_s, limit_s), min(most_s, limit_s))

@@ -17,6 +17,7 @@ from orchestrator.config import Strict
 from orchestrator.errors import ArtifactsFailed, ModelFilesUnavailable
 from orchestrator.records import ServerSpec, VisitRecord
 from tasks.demo import resolve_model
+from tasks.local_model import content_of
 from tasks.server_command import is_local
 
 FETCH_TIMEOUT_S = 7200.0
@@ -37,6 +38,8 @@ class FetchedModels(Strict):
     """Reference as the arm has it -> folder on this node."""
     revisions: dict[str, str]
     """Of those that came from the hub or a mirror; empty where all are local."""
+    local: dict[str, str]
+    """Of the others: reference -> identity of the files, where they are."""
     fetch_s: float | None
     """None where there was nothing to fetch."""
 
@@ -74,7 +77,15 @@ def fetch_models(spec: ServerSpec, revisions: Revisions, mirror: str | None) -> 
             continue
         found[reference] = revisions[reference]
         folders[reference] = str(fetch_model(reference, revisions[reference], mirror))
-    return FetchedModels(folders=folders, revisions=found, fetch_s=time.monotonic() - begun if found else None)
+    fetch_s = time.monotonic() - begun if found else None
+    return FetchedModels(folders=folders, revisions=found, local=local_contents([spec]), fetch_s=fetch_s)
+
+
+def local_contents(servers: Iterable[ServerSpec]) -> dict[str, str]:
+    """Reference -> identity of the files, of every target and drafter that is a folder of this machine."""
+    names = {name for spec in servers for name in references(spec) if not is_remote(name)}
+    found = {name: content_of(Path(resolve_model(name)).expanduser()) for name in sorted(names)}
+    return {name: content for name, content in found.items() if content is not None}
 
 
 def fetch_model(model: str, revision: str, mirror: str | None = None) -> Path:

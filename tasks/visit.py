@@ -10,6 +10,7 @@ from orchestrator.defects import refuse_known_defects, sampling_collapse
 from orchestrator.engine_build import EngineBuild
 from orchestrator.errors import ArmMismatch, LoadFailed, NodeInterrupted, NodeUnavailable, OrchestratorError
 from orchestrator.node_kinds import numa_index
+from orchestrator.one_engine import require_same
 from orchestrator.provenance import library_versions
 from orchestrator.records import (
     Block,
@@ -18,6 +19,7 @@ from orchestrator.records import (
     FinishedVisit,
     HostUse,
     MeasuredBlock,
+    MeasuredWith,
     NodeInfo,
     Prompt,
     SpecCounters,
@@ -82,6 +84,7 @@ class _Run:
         """What neither the log nor a message may give away."""
         self.fetch_s: float | None = None
         self.model_revisions: dict[str, str] = {}
+        self.local_models: dict[str, str] = {}
         self.server_start_s: float | None = None
         self.server_stop_s: float | None = None
         self.warmup_s = 0.0
@@ -136,6 +139,7 @@ class _Run:
             server.wait_until_ready(timeout_s=limits.ready_timeout_s)
             self.server_start_s = time.monotonic() - begun
             self.engine_version = server.engine_version
+            require_same(MeasuredWith(engine_version=self.engine_version), self.task.measured_with)
             server.verify_configuration()
             self._refuse_defects(server.build)
             target = Target(base_url=server.base_url, api_key=server.api_key, model=server.model_name)
@@ -173,7 +177,8 @@ class _Run:
         if self.task.visit.arm.server.launcher == "external":
             return {}
         models = fetch_models(self.task.visit.arm.server, self.task.model_revisions, self.task.model_mirror)
-        self.fetch_s, self.model_revisions = models.fetch_s, models.revisions
+        self.fetch_s, self.model_revisions, self.local_models = models.fetch_s, models.revisions, models.local
+        require_same(MeasuredWith(local_models=models.local), self.task.measured_with)
         self._start_clock()
         return models.folders
 
@@ -320,6 +325,7 @@ class _Run:
             error=redacted(self.error, self.secrets) if self.error else None,
             fetch_s=self.fetch_s,
             model_revisions=self.model_revisions,
+            local_models=self.local_models,
             interrupted=self.interrupted,
             blames_node=self.blames_node,
         )

@@ -18,7 +18,7 @@ from orchestrator.config import SweepConfig
 from orchestrator.errors import SweepFailed
 from orchestrator.ledger import Ledger
 from orchestrator.sweep_dir import SweepDir, open_sweep
-from tests.unit.builders import make_config, plan_of, write_all
+from tests.unit.builders import block_record, make_config, plan_of, write_all
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -225,6 +225,71 @@ def test_report_is_written_again_from_the_selection(run: Run, measured: SweepDir
     assert code == 0
     assert str(measured.path / "report.html") in out
     assert (measured.path / "report.html").exists()
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path) -> SweepDir:
+    """Nothing of its last arm, and no closing baseline."""
+    config = make_config(results_dir=tmp_path / "results")
+    plan = plan_of(config)
+    with open_sweep(config, plan) as (sweep, _):
+        sweep.write_command("orchestrator sweep name=small workload.output_len=64")
+        ledger = Ledger(sweep.ledger_path)
+        for arm in plan.arms[:-1]:
+            for block in plan.blocks:
+                ledger.append(block_record(plan, arm, block))
+    return sweep
+
+
+UNFINISHED = (
+    "Unfinished: 12 of 16 blocks measured; not measured: dflash-k7; no closing baseline on a. "
+    "`orchestrator sweep name=small workload.output_len=64` continues."
+)
+
+
+def test_select_of_an_unfinished_sweep_says_so_before_anything_else_and_in_its_files(
+    run: Run, interrupted: SweepDir
+) -> None:
+    code, out, _ = run("select")
+
+    assert code == 0
+    assert " ".join(out.split()).startswith(UNFINISHED)
+    selection = interrupted.selection()
+    assert selection is not None
+    assert selection.unfinished is not None
+    assert (selection.unfinished.num_blocks, selection.unfinished.arms) == (12, {"dflash-k7": (0, 4)})
+    html = (interrupted.path / "report.html").read_text()
+    assert html.index(UNFINISHED) < html.index('id="decision"')
+    markdown = (interrupted.path / "report.md").read_text()
+    assert markdown.index("Unfinished: 12 of 16") < markdown.index("## Decision")
+
+
+def test_report_and_export_of_an_unfinished_sweep_say_so_on_stderr(run: Run, interrupted: SweepDir) -> None:
+    run("select")
+
+    for words in (("report",), ("export", "--arm", "dflash-k3")):
+        code, out, err = run(*words)
+        assert (code, err) == (0, UNFINISHED + "\n")
+        assert "Unfinished" not in out
+
+
+def test_report_of_a_selection_that_does_not_tell_finds_out_whether_the_sweep_is_finished(
+    run: Run, interrupted: SweepDir
+) -> None:
+    run("select")
+    selection = interrupted.selection()
+    assert selection is not None
+    interrupted.write_selection(selection.model_copy(update={"unfinished": None}))
+
+    assert run("report")[2] == UNFINISHED + "\n"
+    assert UNFINISHED in (interrupted.path / "report.html").read_text()
+
+
+def test_finished_sweep_says_nothing_of_that(run: Run, measured: SweepDir) -> None:
+    _, out, err = run("select")
+    assert "Unfinished" not in out + err
+    assert "Unfinished" not in run("report")[2]
+    assert "Unfinished" not in (measured.path / "report.html").read_text()
 
 
 def test_select_without_a_ledger_is_refused_and_keeps_the_selection_that_was_there(

@@ -58,7 +58,7 @@ def test_not_a_terminal_gets_one_line_a_visit_and_no_control_codes(board: Board)
 
     [line] = text(out).splitlines()
     assert line.startswith("none (opening) on a: 4 blocks in 30.0 s; 4 of 16 blocks, about ")
-    assert line.endswith(" left (at most 5 min 22 s)")
+    assert line.endswith(" left (at most 5 min 27 s)")
     assert "\x1b" not in line
 
 
@@ -147,7 +147,7 @@ def test_blocks_of_earlier_sessions_count_as_done_and_tell_what_the_rest_takes(t
     shown = table(Progress(CONFIG, new_board(tmp_path), console(terminal=True)))
 
     assert "4 of 16 blocks" in shown
-    assert "about 4 min 24 s left" in shown
+    assert "about 4 min 28 s left" in shown
 
 
 def test_everything_done_has_no_time_left(board: Board) -> None:

@@ -5,7 +5,7 @@ import pytest
 from orchestrator.display import headline, recommendation_scope
 from orchestrator.plots import concurrency_plot
 from orchestrator.recommend import crossovers
-from orchestrator.report_words import crossover_sentence, decision_sentences
+from orchestrator.report_words import crossover_sentence, decision_sentences, repeat_command
 from orchestrator.selection import ArmResult, Choice, Interval, Selection, WorkloadResult
 from tests.unit.report_fixture import make_plan, make_selection, make_workload
 
@@ -123,3 +123,23 @@ def test_crossover_is_marked_in_the_plot_and_only_called_a_loss_where_it_is_one(
     unmarked = concurrency_plot(group, None, "code-concurrency", "code")
     assert unmarked is not None
     assert label not in unmarked.svg
+
+
+@pytest.mark.parametrize(
+    ("latest", "typed", "shown"),
+    [
+        (None, [], None),
+        (None, ["sweep"], "sweep"),
+        ("sweep a=2", ["sweep a=2"], "sweep a=2"),
+        (None, ["sweep", "sweep a=2"], "sweep a=2\n# another session of it: sweep"),
+        (
+            "sweep a=3",
+            ["sweep", "sweep a=2", "sweep"],
+            "sweep a=3\n# another session of it: sweep\n# another session of it: sweep a=2",
+        ),
+    ],
+)
+def test_command_to_repeat_is_that_of_the_configuration_it_has_now(
+    latest: str | None, typed: list[str], shown: str | None
+) -> None:
+    assert repeat_command(latest, typed) == shown

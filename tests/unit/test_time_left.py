@@ -7,6 +7,7 @@ import pytest
 
 from orchestrator.config import Search, SweepConfig
 from orchestrator.ledger import Ledger
+from orchestrator.pace import PRIOR_STARTS
 from orchestrator.plan import Plan
 from orchestrator.policies import policy_for
 from orchestrator.records import Arm, Visit, WorkloadCell
@@ -147,7 +148,7 @@ def test_a_sweep_that_goes_as_foreseen_ends_when_it_was_foreseen_to(sweep: Sweep
 
 def test_what_blocks_and_starts_take_here_is_expected_of_those_to_come(sweep: Sweep) -> None:
     sweep.visit(sweep.baseline, "opening", start_s=3 * START_S, block_s=4 * BLOCK_S)
-    start_s = START_S * (3 + 1) / 2  # half of it is still the forecast
+    start_s = START_S * (3 + PRIOR_STARTS) / (1 + PRIOR_STARTS)
     arm_s, closing_s = start_s + 4 * 2 * BLOCK_S, start_s + 4 * 4 * BLOCK_S
     assert sweep.left_s == pytest.approx(2 * arm_s + closing_s)
 
@@ -201,3 +202,13 @@ def test_a_setting_that_is_only_confirmed_takes_as_long_as_the_arm_most_like_it(
     before_s = sweep.left_s
     sweep.begin(sweep.plan.arms[2].model_copy(update={"id": "schedule", "name": "schedule"}), "confirm")
     assert sweep.left_s == pytest.approx(before_s + VISIT_S)
+
+
+def test_of_two_confirmations_one_is_expected(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, Flat(), confirm=True)
+    for arm, phase in [(sweep.baseline, "opening"), *((arm, "arm") for arm in sweep.plan.arms[1:])]:
+        sweep.visit(arm, phase)
+    confirmation_s = START_S + 3 * BLOCK_S
+    assert sweep.left() == pytest.approx((confirmation_s + VISIT_S, 2 * confirmation_s + VISIT_S))
+    sweep.visit(sweep.plan.arms[1], "confirm")
+    assert sweep.left() == pytest.approx((VISIT_S, confirmation_s + VISIT_S))

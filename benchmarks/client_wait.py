@@ -1,0 +1,84 @@
+"""How long the load generator waits for a CPU beside the engine, and what that does to a block.
+
+    .venv/bin/python -m benchmarks.client_wait [--rounds 3] [--num-speculative-tokens 15]
+
+The demo's baseline (or that arm) on all cores, every planned block `--rounds` times as a sweep drives it, then the same
+with the load generator scheduled in real time (SCHED_RR, for which it must be root). Prints, per workload, the spread
+of throughput, the share of the time that the load generator waited, and that of answers whose tokens came all at once.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator.compose import compose
+from orchestrator.inputs import load_prompts
+from orchestrator.metrics import came_at_once
+from orchestrator.plan import Plan, PromptSet, plan_sweep
+from orchestrator.records import WorkloadCell
+from tasks.load import Target, run_load, summarise
+from tasks.server import VllmServer
+
+READY_TIMEOUT_S = 600.0
+POLICIES = {"as in a sweep": os.SCHED_OTHER, "in real time": os.SCHED_RR}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--num-speculative-tokens", type=int, default=0)
+    options = parser.parse_args()
+    config = compose(["sweep=demo", "dataset@datasets=[demo_code]"])
+    prompts = load_prompts(config)
+    plan = plan_sweep(config, prompts)
+    arm = next(each for each in plan.arms if each.num_speculative_tokens == options.num_speculative_tokens)
+    table = Table("load generator", "workload", "tokens/s", "its spread, %", "waited, % of time", "all at once, %")
+    with tempfile.TemporaryDirectory() as folder:
+        log_path = Path(folder) / "server.log"
+        with VllmServer(arm.server, name=arm.name, log_path=log_path) as server:
+            server.wait_until_ready(timeout_s=READY_TIMEOUT_S)
+            target = Target(base_url=server.base_url, api_key=server.api_key, model=server.model_name)
+            for cell in plan.workloads:
+                measure(plan, prompts, target, cell, rounds=1)  # warm-up
+            for name, policy in POLICIES.items():
+                os.sched_setscheduler(0, policy, os.sched_param(int(policy == os.SCHED_RR)))
+                for cell in plan.workloads:
+                    table.add_row(name, cell.name, *measure(plan, prompts, target, cell, options.rounds))
+    Console(soft_wrap=True).print(table)
+
+
+def measure(
+    plan: Plan, prompts: Mapping[str, PromptSet], target: Target, cell: WorkloadCell, rounds: int
+) -> tuple[str, ...]:
+    rates, waited, walls, at_once = [], [], [], []
+    for block in plan.blocks_of(cell.id) * rounds:
+        picked = [(index, prompts[cell.dataset].prompts[index]) for index in block.prompt_indices]
+        before = _waited_s()
+        load = run_load(target, picked, cell)
+        waited.append(_waited_s() - before)
+        walls.append(load.wall_s)
+        found = summarise(load.requests, cell)
+        rates.append(found.output_tokens / load.wall_s)
+        at_once += [came_at_once(*times) for times in zip(found.ttft_s, found.tpot_s, found.e2e_s, strict=True)]
+    mean = statistics.fmean(rates)
+    return (
+        f"{mean:.0f} ({min(rates):.0f} to {max(rates):.0f})",
+        f"{100 * statistics.stdev(rates) / mean:.1f}",
+        f"{100 * sum(waited) / sum(walls):.1f}",
+        f"{100 * statistics.fmean(at_once):.1f}",
+    )
+
+
+def _waited_s() -> float:
+    """Seconds that this thread was ready to run and had no CPU."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+
+
+if __name__ == "__main__":
+    main()
