@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.client_wait [--rounds 3] [--num-speculative-tokens 15]
 
-The demo's baseline (or that arm) on all cores, every planned block `--rounds` times as a sweep drives it, then the same
+The demo's baseline (or that arm) on all cores, every planned block `--rounds` times as a sweep drives it, and in turns
 with the load generator scheduled in real time (SCHED_RR, for which it must be root). Prints, per workload, the spread
 of throughput, the share of the time that the load generator waited, and that of answers whose tokens came all at once.
 """
@@ -12,6 +12,7 @@ import os
 import statistics
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -44,35 +45,52 @@ def main() -> None:
         with VllmServer(arm.server, name=arm.name, log_path=log_path) as server:
             server.wait_until_ready(timeout_s=READY_TIMEOUT_S)
             target = Target(base_url=server.base_url, api_key=server.api_key, model=server.model_name)
-            for cell in plan.workloads:
-                measure(plan, prompts, target, cell, rounds=1)  # warm-up
-            for name, policy in POLICIES.items():
-                os.sched_setscheduler(0, policy, os.sched_param(int(policy == os.SCHED_RR)))
-                for cell in plan.workloads:
-                    table.add_row(name, cell.name, *measure(plan, prompts, target, cell, options.rounds))
+            for cell in plan.workloads:  # warm-up
+                measure(plan, prompts, target, cell, Measured())
+            found = {(name, cell.name): Measured() for name in POLICIES for cell in plan.workloads}
+            for _ in range(options.rounds):  # in turns, since the machine's own pace wanders
+                for name, policy in POLICIES.items():
+                    os.sched_setscheduler(0, policy, os.sched_param(int(policy == os.SCHED_RR)))
+                    for cell in plan.workloads:
+                        measure(plan, prompts, target, cell, found[name, cell.name])
+            for where, measured in found.items():
+                table.add_row(*where, *measured.shown())
     Console(soft_wrap=True).print(table)
 
 
+@dataclass
+class Measured:
+    """The blocks of one workload under one scheduler."""
+
+    rates: list[float] = field(default_factory=list)
+    waited_s: float = 0.0
+    wall_s: float = 0.0
+    at_once: list[bool | None] = field(default_factory=list)
+
+    def shown(self) -> tuple[str, ...]:
+        mean = statistics.fmean(self.rates)
+        return (
+            f"{mean:.0f} ({min(self.rates):.0f} to {max(self.rates):.0f})",
+            f"{100 * statistics.stdev(self.rates) / mean:.1f}",
+            f"{100 * self.waited_s / self.wall_s:.1f}",
+            f"{100 * statistics.fmean(bool(each) for each in self.at_once):.1f}",
+        )
+
+
 def measure(
-    plan: Plan, prompts: Mapping[str, PromptSet], target: Target, cell: WorkloadCell, rounds: int
-) -> tuple[str, ...]:
-    rates, waited, walls, at_once = [], [], [], []
-    for block in plan.blocks_of(cell.id) * rounds:
+    plan: Plan, prompts: Mapping[str, PromptSet], target: Target, cell: WorkloadCell, measured: Measured
+) -> None:
+    for block in plan.blocks_of(cell.id):
         picked = [(index, prompts[cell.dataset].prompts[index]) for index in block.prompt_indices]
         before = _waited_s()
         load = run_load(target, picked, cell)
-        waited.append(_waited_s() - before)
-        walls.append(load.wall_s)
+        measured.waited_s += _waited_s() - before
+        measured.wall_s += load.wall_s
         found = summarise(load.requests, cell)
-        rates.append(found.output_tokens / load.wall_s)
-        at_once += [came_at_once(*times) for times in zip(found.ttft_s, found.tpot_s, found.e2e_s, strict=True)]
-    mean = statistics.fmean(rates)
-    return (
-        f"{mean:.0f} ({min(rates):.0f} to {max(rates):.0f})",
-        f"{100 * statistics.stdev(rates) / mean:.1f}",
-        f"{100 * sum(waited) / sum(walls):.1f}",
-        f"{100 * statistics.fmean(at_once):.1f}",
-    )
+        measured.rates.append(found.output_tokens / load.wall_s)
+        measured.at_once += [
+            came_at_once(*times) for times in zip(found.ttft_s, found.tpot_s, found.e2e_s, strict=True)
+        ]
 
 
 def _waited_s() -> float:
