@@ -2,18 +2,19 @@
 
     .venv/bin/python -m benchmarks.client_wait [--rounds 3] [--num-speculative-tokens 15]
 
-The demo's baseline (or that arm) on all cores, every planned block `--rounds` times as a sweep drives it, and in turns
-with the load generator scheduled in real time (SCHED_RR, for which it must be root). Prints, per workload, the spread
-of throughput, the share of the time that the load generator waited, and that of answers whose tokens came all at once.
+The demo's baseline (or that arm) on all cores, every planned block `--rounds` times with the load generator scheduled
+as any process, and in turns in real time, for which it must be root (`tasks/real_time.py`). Prints, per workload, the
+spread of throughput, how long the load generator waited, and the share of answers whose tokens came all at once.
 """
 
 import argparse
-import os
+import contextlib
 import statistics
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 from rich.console import Console
 from rich.table import Table
@@ -24,10 +25,11 @@ from orchestrator.metrics import came_at_once
 from orchestrator.plan import Plan, PromptSet, plan_sweep
 from orchestrator.records import WorkloadCell
 from tasks.load import Target, run_load, summarise
+from tasks.real_time import in_real_time
 from tasks.server import VllmServer
 
 READY_TIMEOUT_S = 600.0
-POLICIES = {"as in a sweep": os.SCHED_OTHER, "in real time": os.SCHED_RR}
+SCHEDULED = {"as any process": contextlib.nullcontext, "in real time": in_real_time}
 
 
 def main() -> None:
@@ -47,12 +49,12 @@ def main() -> None:
             target = Target(base_url=server.base_url, api_key=server.api_key, model=server.model_name)
             for cell in plan.workloads:  # warm-up
                 measure(plan, prompts, target, cell, Measured())
-            found = {(name, cell.name): Measured() for name in POLICIES for cell in plan.workloads}
+            found = {(name, cell.name): Measured() for name in SCHEDULED for cell in plan.workloads}
             for _ in range(options.rounds):  # in turns, since the machine's own pace wanders
-                for name, policy in POLICIES.items():
-                    os.sched_setscheduler(0, policy, os.sched_param(int(policy == os.SCHED_RR)))
-                    for cell in plan.workloads:
-                        measure(plan, prompts, target, cell, found[name, cell.name])
+                for name, scheduled in SCHEDULED.items():
+                    with patch("tasks.load.in_real_time", scheduled):
+                        for cell in plan.workloads:
+                            measure(plan, prompts, target, cell, found[name, cell.name])
             for where, measured in found.items():
                 table.add_row(*where, *measured.shown())
     Console(soft_wrap=True).print(table)
@@ -82,20 +84,14 @@ def measure(
 ) -> None:
     for block in plan.blocks_of(cell.id):
         picked = [(index, prompts[cell.dataset].prompts[index]) for index in block.prompt_indices]
-        before = _waited_s()
         load = run_load(target, picked, cell)
-        measured.waited_s += _waited_s() - before
+        measured.waited_s += (load.client_wait_share or 0.0) * load.wall_s
         measured.wall_s += load.wall_s
         found = summarise(load.requests, cell)
         measured.rates.append(found.output_tokens / load.wall_s)
         measured.at_once += [
             came_at_once(*times) for times in zip(found.ttft_s, found.tpot_s, found.e2e_s, strict=True)
         ]
-
-
-def _waited_s() -> float:
-    """Seconds that this thread was ready to run and had no CPU."""
-    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 if __name__ == "__main__":

@@ -242,6 +242,8 @@ class BlockRecord(Strict):
     """One a request, in the order of the block's prompts and their turns."""
     client_cpu_cores: float
     """Cores that the load generator took: its CPU time / wall_s."""
+    client_wait_share: float | None = None
+    """Share (0..1) of wall_s in which the load generator was ready to run and had no CPU; None where not known."""
     host: HostUse | None = None
     open_loop: OpenLoop | None = None
     """How the load arrived and whether the server kept up; None in a closed loop."""

@@ -15,6 +15,8 @@ MAX_OTHER_CPU_SHARE = 0.05
 """On a quiet machine with two CPUs, Ray and the driver among them, it was 1 to 4 %."""
 MAX_LOAD_SHARE = 0.5
 """Of the node's CPUs; the driver's own start is below it."""
+MAX_CLIENT_WAIT_SHARE = 0.05
+"""In real time it is next to nothing, else up to 90 % where the engine has every core (benchmarks/client_wait.py)."""
 CLOCK_TOLERANCE = 0.05
 
 
@@ -76,14 +78,22 @@ def unstable_nodes(ledger: LedgerView) -> list[Unstable]:
         if visit.node_info and visit.node not in ledger.set_aside:
             visits[visit.node].append(visit.node_info)
     uses: dict[str, list[HostUse]] = defaultdict(list)
+    waits: dict[str, list[float]] = defaultdict(list)
     for block in ledger.valid_blocks():
         if block.host:
             uses[block.node].append(block.host)
+        if block.client_wait_share is not None:
+            waits[block.node].append(block.client_wait_share)
     clocks = {node: clock for node, found in uses.items() if (clock := _median_clock(found)) is not None}
     return [
         Unstable(node, reason)
-        for node in sorted(visits.keys() | uses.keys())
-        for reason in (*_setup_reasons(visits[node]), *_load_reasons(uses[node]), *_clock_reasons(node, clocks))
+        for node in sorted(visits.keys() | uses.keys() | waits.keys())
+        for reason in (
+            *_setup_reasons(visits[node]),
+            *_load_reasons(uses[node]),
+            *_wait_reasons(waits[node]),
+            *_clock_reasons(node, clocks),
+        )
     ]
 
 
@@ -105,6 +115,15 @@ def _load_reasons(uses: Sequence[HostUse]) -> Iterator[str]:
     others = [use.other_cpu_cores / use.num_cpus for use in uses]
     if others and fmean(others) > MAX_OTHER_CPU_SHARE:
         yield f"other processes used {100 * fmean(others):.2g} % of its CPUs beside the engine"
+
+
+def _wait_reasons(shares: Sequence[float]) -> Iterator[str]:
+    if shares and fmean(shares) > MAX_CLIENT_WAIT_SHARE:
+        yield (
+            f"the load generator waited for a CPU {100 * fmean(shares):.2g} % of the time, which slows the baseline "
+            "more than an arm; run as root or with CAP_SYS_NICE, raise the limit on rtprio to 1, or keep cores aside "
+            "with hardware.reserved_cores"
+        )
 
 
 def _clock_reasons(node: str, clocks: Mapping[str, float]) -> Iterator[str]:

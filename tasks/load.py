@@ -18,6 +18,7 @@ from orchestrator.metrics import tpot_s
 from orchestrator.open_loop import OpenLoop, late_client, open_loop_of
 from orchestrator.records import Message, Prompt, RequestRecord, WorkloadCell
 from tasks.drive import Conversation, Endpoint, Reply, drive
+from tasks.real_time import in_real_time, waited_s
 from tasks.stream import read_stream
 
 
@@ -35,6 +36,8 @@ class LoadResult(Strict):
     """From the first send to the end of the last request."""
     client_cpu_cores: float
     """CPU time of this process over the load / its wall time."""
+    client_wait_share: float | None = None
+    """Share (0..1) of the load in which this thread was ready to run and had no CPU."""
 
 
 class LoadSummary(Strict):
@@ -78,7 +81,10 @@ def run_load(
     ]
     endpoint = Endpoint(f"{target.base_url.rstrip('/')}/v1/chat/completions", _headers(target), cell.request_timeout_s)
     concurrency = None if due_s is not None else cell.max_concurrency or len(prompts)
-    played, cpu_s = asyncio.run(drive(endpoint, conversations, concurrency))
+    with in_real_time():
+        waited_before = waited_s()
+        played, cpu_s = asyncio.run(drive(endpoint, conversations, concurrency))
+        waited_after = waited_s()
     replies = [reply for turns in played for reply in turns]
     wall_s = max(reply.end_s for reply in replies) - min(reply.sent_s for reply in replies)
     return LoadResult(
@@ -89,6 +95,9 @@ def run_load(
         ),
         wall_s=wall_s,
         client_cpu_cores=cpu_s / wall_s,
+        client_wait_share=None
+        if waited_before is None or waited_after is None
+        else (waited_after - waited_before) / wall_s,
     )
 
 

@@ -284,6 +284,7 @@ class _Run:
             itl_s=summary.itl_s,
             output_sha256=summary.output_sha256,
             client_cpu_cores=load.client_cpu_cores,
+            client_wait_share=load.client_wait_share,
             open_loop=summary.open_loop,
             host=host,
             void_reason=summary.void_reason or contaminated or self._crowded(host, load.wall_s),

@@ -175,6 +175,7 @@ def test_worker_offers_its_profile_to_ray_under_its_instance_id(node: Node) -> N
     assert ray[-1] == "--block"
     assert "--cap-add" not in arguments, "a user other than root has no capability"
     assert "seccomp=unconfined" in arguments
+    assert "rtprio=1" in arguments
     assert "RAY_worker_niceness=0" in arguments
 
 

@@ -51,6 +51,16 @@ def test_each_setting_is_a_reason(plan: Plan, tmp_path: Path, changes: dict[str,
     assert reasons(plan, tmp_path, changes) == {"node-a": [reason]}
 
 
+def test_load_generator_that_waits_for_a_cpu_is_a_reason(plan: Plan, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for index, share in enumerate((0.7, 0.9)):
+        ledger.append(make_block(plan, block_id=f"b{index}", client_wait_share=share))
+
+    [found] = unstable_nodes(ledger)
+
+    assert found.reason.startswith("the load generator waited for a CPU 80 % of the time")
+
+
 def test_what_is_not_readable_is_no_reason(plan: Plan, tmp_path: Path) -> None:
     unknown: dict[str, object] = {"governor": None, "transparent_hugepage": None}
     assert not reasons(plan, tmp_path, unknown, uses=({"steal_share": None, "clock_mhz": None},))
