@@ -14,6 +14,8 @@ from orchestrator.sweep_dir import SweepDir, open_sweep
 
 NUM_RECORDS = 98
 """Of the ledger's: three visits are over, and the fourth has measured some blocks."""
+LEFT_S, AT_MOST_LEFT_S = 137, 180
+"""As the sweep said when its third visit had ended."""
 WIDTH = 110
 
 
@@ -28,8 +30,9 @@ def live_picture(example: SweepDir, scratch: Path) -> Path:
         for record in records[:NUM_RECORDS]:
             _take(board, record, [each for each in records if isinstance(each, BlockRecord)])
         screen = Console(record=True, file=io.StringIO(), width=WIDTH, force_terminal=True)
-        # What is left follows from how fast records came in, which here tells nothing.
-        screen.print(live_view(progress.live().model_copy(update={"left_s": None})))
+        # It follows from how fast records came in, which here tells nothing.
+        said = {"left_s": LEFT_S, "at_most_left_s": AT_MOST_LEFT_S}
+        screen.print(live_view(progress.live().model_copy(update=said)))
     path = scratch / "live.svg"
     screen.save_svg(str(path), title="make sweep")
     return path

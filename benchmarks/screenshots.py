@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from PIL import Image
 from rich.console import Console
 
 from benchmarks.browser import Page, chromium_page
@@ -55,6 +56,7 @@ def main() -> None:
         asyncio.run(_photograph(Path(scratch)))
     console = Console()
     for path in sorted(IMAGES.glob("*.png")):
+        Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
         size = path.stat().st_size
         console.print(f"{path.name}: {size / 1000:,.0f} kB{' (too large)' if size > MAX_BYTES else ''}")
 

@@ -10,6 +10,7 @@ from orchestrator.compare import Comparisons, compare_cells
 from orchestrator.config import SweepConfig
 from orchestrator.confirm import Setting, confirm, settings_to_confirm
 from orchestrator.drift import drifts
+from orchestrator.drift_text import with_drifts
 from orchestrator.measured import Folded, fold
 from orchestrator.mix import mixes, traffic_of
 from orchestrator.plan import Plan
@@ -66,14 +67,16 @@ def decide(
     recommended, reason = _recommend(plan, static, settings, confirmations, config.selection.tie_tolerance)
     if recommended == plan.baseline and not must_gain:
         reason = f"{reason}; it breaks a constraint itself, and no other setting is known to keep them"
+    drifted = drifts(found)
+    explained = explain(plan, folded.cells, workloads)
     return Decided(
-        workloads=explain(plan, folded.cells, workloads),
+        workloads=tuple(with_drifts(workload, drifted) for workload in explained),
         schedules=batch_size_schedules(plan, workloads),
         crossovers=crossovers(workloads),
         mixes=mixed,
         settings=settings,
         confirmations=confirmations,
-        drifts=drifts(found),
+        drifts=drifted,
         visit_noise=math.sqrt(found.noise.variance),
         recommended=recommended,
         reason=reason,

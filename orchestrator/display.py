@@ -1,13 +1,13 @@
 """How figures and decisions read, the same in terminal, Markdown and HTML. Missing is an en dash, never 0."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import floor, log10
 
+from orchestrator.drift_text import ADVICE, drifted_on
 from orchestrator.metrics import saving
-from orchestrator.reason_text import ADVICE, drifted_on, reason_of
 from orchestrator.records import Arm
-from orchestrator.selection import ArmResult, Choice, Drift, Interval, Selection, Verdict, WorkloadResult
+from orchestrator.selection import ArmResult, Choice, Interval, Selection, Verdict, WorkloadResult
 
 DASH = "\N{EN DASH}"
 VERDICT_TEXT: dict[Verdict, str] = {"speculate": "Speculate", "baseline": "Keep baseline", "undecided": "Undecided"}
@@ -123,7 +123,7 @@ def is_forced(workload: WorkloadResult) -> bool:
     return workload.verdict == "speculate" and not keeps and not (gain and gain.ci_low > 1)
 
 
-def decision_row(workload: WorkloadResult, drifts: Sequence[Drift] = ()) -> DecisionRow:
+def decision_row(workload: WorkloadResult) -> DecisionRow:
     baseline, best = baseline_of(workload), best_of(workload)
     speedup = best.speedup if best else None
     return DecisionRow(
@@ -137,7 +137,7 @@ def decision_row(workload: WorkloadResult, drifts: Sequence[Drift] = ()) -> Deci
         acceptance_length=number(best.acceptance_length if best else None),
         usd_per_million=cost(best),
         saving_percent=_saving(speedup),
-        reason=reason_of(workload, drifts),
+        reason=workload.reason,
     )
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from orchestrator.config import Model
 from orchestrator.confirmation_text import not_taken
 from orchestrator.display import DASH, DecisionRow, decision_row, duration, interval, percent
+from orchestrator.drift_text import drift_warning
 from orchestrator.ledger import LedgerView
 from orchestrator.outputs import OutputMatch
 from orchestrator.plan import Plan
 from orchestrator.plot_map import best_map
 from orchestrator.plot_style import Plot
 from orchestrator.plots import axis_name, concurrency_lines, concurrency_plot, survival_plot, throughput_plot
-from orchestrator.reason_text import drift_warning
 from orchestrator.report_tables import (
     TableView,
     confirmation_table,
@@ -29,7 +29,7 @@ from orchestrator.report_tables import (
 from orchestrator.report_why import roofline_table, step_table
 from orchestrator.report_words import by_dataset, crossover_sentence, decision_sentences, next_commands, repeat_command
 from orchestrator.roofline import achieved
-from orchestrator.selection import Crossover, Drift, Selection, WorkloadResult
+from orchestrator.selection import Crossover, Selection, WorkloadResult
 from orchestrator.time_split import TimeSplit, time_split
 from orchestrator.unfinished import unfinished_text
 from orchestrator.validity import Unstable, failed_visits, unstable_nodes, void_blocks
@@ -124,7 +124,7 @@ def build_view(
     """`command`: what was typed last to measure; None: what the ledger knows of it."""
     prices = (arm.usd_per_million_output_tokens for workload in selection.workloads for arm in workload.arms)
     has_prices = any(price is not None for price in prices)
-    workloads = [_workload_view(workload, has_prices, selection.drifts) for workload in selection.workloads]
+    workloads = [_workload_view(workload, has_prices) for workload in selection.workloads]
     groups = by_dataset(selection)
     crossovers = {found.dataset: found for found in selection.crossovers}
     concurrency = [_concurrency_view(group, crossovers.get(group[0].dataset)) for group in groups if len(group) > 1]
@@ -187,7 +187,7 @@ def slug(text: str) -> str:
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-" for letter in text)
 
 
-def _workload_view(workload: WorkloadResult, has_prices: bool, drifts: Sequence[Drift]) -> WorkloadView:
+def _workload_view(workload: WorkloadResult, has_prices: bool) -> WorkloadView:
     anchor, title = slug(f"{workload.dataset}-{workload.level_label}"), title_of(workload)
     plots = [
         throughput_plot(workload, f"{anchor}-throughput", title),
@@ -202,7 +202,7 @@ def _workload_view(workload: WorkloadResult, has_prices: bool, drifts: Sequence[
     return WorkloadView(
         anchor=anchor,
         title=title,
-        decision=decision_row(workload, drifts),
+        decision=decision_row(workload),
         why=workload.why,
         plots=[plot for plot in plots if plot],
         tables=[table for table in tables if table],

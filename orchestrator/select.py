@@ -28,6 +28,7 @@ from orchestrator.display import listed
 from orchestrator.estimate import alone, estimate_all
 from orchestrator.measured import Cell
 from orchestrator.metrics import acceptance_length, acceptance_rate, survival, usd_per_million_output_tokens
+from orchestrator.plan import Plan
 from orchestrator.records import Arm, WorkloadCell
 from orchestrator.selection import ArmResult, Choice, Interval, Quantiles, WorkloadResult
 
@@ -86,18 +87,23 @@ def select_workloads(
             for each in judged
             if each.refused and (each.arm.id, workload.id) not in dropped
         ]
-        reasons = [decided.reason, *refused, *_why_dropped(found, workload, dropped)]
+        reasons = [decided.reason, *refused, *_why_dropped(decided, found.plan, workload, dropped)]
         results.append(decided.model_copy(update={"reason": "; ".join(reasons)}))
     return tuple(results)
 
 
-def _why_dropped(found: Comparisons, workload: WorkloadCell, dropped: Mapping[tuple[str, str], str]) -> list[str]:
-    """One phrase per reason: a search may drop most of the arms."""
+def _why_dropped(
+    decided: WorkloadResult, plan: Plan, workload: WorkloadCell, dropped: Mapping[tuple[str, str], str]
+) -> list[str]:
+    """One phrase per reason: a search may drop most of the arms. The contenders of a choice are spoken of already."""
+    contenders = {choice.arm for choice in decided.contenders} if decided.verdict == "speculate" else set()
     names: defaultdict[str, list[str]] = defaultdict(list)
-    for arm in found.plan.arms:
-        if (arm.id, workload.id) in dropped:
-            names[dropped[arm.id, workload.id]].append(arm.name)
-    return [f"dropped, {why}: {_enumerate(arms)}" for why, arms in names.items()]
+    for arm, result in zip(plan.arms, decided.arms, strict=True):
+        why = dropped.get((arm.id, workload.id))
+        if why and arm.name not in contenders:
+            what = "measured no further" if result.num_requests else "not measured here"
+            names[f"{what}, {why}"].append(arm.name)
+    return [f"{what}: {_enumerate(arms)}" for what, arms in names.items()]
 
 
 def _enumerate(names: Sequence[str]) -> str:
@@ -139,7 +145,8 @@ def _decide(judged: Sequence[Judged], workload: WorkloadCell, found: Comparisons
         reason = _figure(best, rules) + _close_ones(best, arms[choosing.leader], rivals)
         return _with(result, "speculate", best, reason=reason, contenders=rivals)
     if choosing.verdict == "baseline":
-        reason = f"no arm gains: the best, {_figure(arms[choosing.chosen], rules)}"
+        which = "no arm" if all(each.result.num_requests for each in judged) else "no arm that was measured here"
+        reason = f"{which} gains: the best, {_figure(arms[choosing.chosen], rules)}"
         return _with(result, "baseline", baseline, reason=reason)
     fewest = min(arms[at].result.num_blocks for at in choosing.open_ones)
     more = blocks_to_settle(candidates, choosing, fewest, found.noise, rules)

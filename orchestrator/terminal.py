@@ -18,8 +18,8 @@ from orchestrator.display import (
     percent,
     workload_name,
 )
+from orchestrator.drift_text import drift_warning
 from orchestrator.hardware_comparison import HardwareComparison
-from orchestrator.reason_text import drift_warning
 from orchestrator.selection import Recommendation, Selection, Verdict
 from orchestrator.unfinished import unfinished_text
 
@@ -33,7 +33,7 @@ def verdict_table(selection: Selection) -> Table:
     figures = _table("workload", "verdict", "best", right=("speedup", "tokens/s", "accept.\nlength"))
     reasons = Table.grid(padding=(0, 2))
     for workload in selection.workloads:
-        row, style = decision_row(workload, selection.drifts), STYLES[workload.verdict]
+        row, style = decision_row(workload), STYLES[workload.verdict]
         rate = row.baseline_tokens_per_s
         if workload.verdict == "speculate":
             rate += f" → {row.best_tokens_per_s}"

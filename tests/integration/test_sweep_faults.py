@@ -79,7 +79,7 @@ def test_search_of_a_mixed_space_is_continued_with_the_proposals_it_was_at(box: 
     assert set(blocks.values()) == {2}
     assert next(iter(blocks))[0] == plan.baseline.id
     [result] = box.selection().workloads
-    assert "dropped, not proposed by search=optuna: " in result.reason
+    assert "not measured here, not proposed by search=optuna: " in result.reason
 
 
 def test_killed_worker_loses_its_visit_and_the_rest_of_it_is_measured_again(box: Sandbox) -> None:

@@ -363,7 +363,9 @@ def test_arms_that_the_search_dropped_are_named_with_the_reason_instead_of_as_le
     result = select_workloads(compare(plan, blocks), None, {}, dropped)[0]
 
     assert result.best == dflash(1)
-    assert result.reason.endswith("dropped, clearly worse: dflash-k3; dropped, predicted to gain nothing: dflash-k7")
+    assert result.reason.endswith(
+        "measured no further, clearly worse: dflash-k3; not measured here, predicted to gain nothing: dflash-k7"
+    )
     assert "left out" not in result.reason
 
 

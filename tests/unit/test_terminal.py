@@ -73,11 +73,10 @@ def test_node_that_was_set_aside_is_told_with_the_reason(selection: Selection) -
     assert "Node node-b was set aside: its baseline is 30 % slower." in text
 
 
-def test_drift_beyond_noise_is_in_headline_warning_and_reason(selection: Selection) -> None:
+def test_drift_beyond_noise_is_in_headline_and_warning(selection: Selection) -> None:
     text = " ".join(rendered(verdict_table(selection), 100).split())
     assert "on 1 the baseline drifted beyond noise: confirm on a quiet machine." in text
     assert "code@c1 on node-a (0.97x); confirm on a quiet machine." in text
-    assert "drifted beyond noise, to 0.97x on node-a" in text
 
 
 def test_outputs_that_differ_are_named_and_identical_ones_take_no_line(selection: Selection) -> None:
