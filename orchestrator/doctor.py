@@ -22,6 +22,7 @@ from orchestrator.records import NodeInfo, ServerSpec
 from tasks.bandwidth import memory_bandwidth_gb_per_s
 from tasks.demo import resolve_model
 from tasks.host import probe_node, profile_mismatch
+from tasks.real_time import may_be_in_real_time
 from tasks.server_command import engine_command, is_local, openmp_library
 from tasks.server_http import ask, can_bind
 
@@ -46,6 +47,7 @@ def diagnose(config: SweepConfig, spec: ServerSpec) -> Iterator[Check]:
         lambda: check_governor(node),
         lambda: check_preload(spec),
         lambda: check_load(node),
+        check_turn,
         lambda: check_disk(Path(config.results_dir)),
         lambda: check_port(config),
         lambda: check_hub(config),
@@ -189,6 +191,20 @@ def check_load(node: NodeInfo) -> Check:
         advice = "blocks during which other processes take the CPUs do not count; find them with `top`"
         return Check(name="other processes", status="warning", finding=finding, advice=advice)
     return Check(name="other processes", status="ok", finding=finding)
+
+
+def check_turn() -> Check:
+    """Whether the load generator need not wait for the engine (tasks/real_time.py)."""
+    name = "load generator"
+    if may_be_in_real_time():
+        return Check(name=name, status="ok", finding="may be scheduled before the engine")
+    return Check(
+        name=name,
+        status="warning",
+        finding="may not be scheduled before the engine",
+        advice="where the engine has every core, baselines look slower than they are; run as root or with "
+        "CAP_SYS_NICE, raise the limit on rtprio to 1, or set hardware.reserved_cores=1",
+    )
 
 
 def check_disk(results: Path) -> Check:

@@ -33,6 +33,13 @@ def in_real_time() -> Iterator[None]:
         os.sched_setscheduler(0, before, parameters)
 
 
+def may_be_in_real_time() -> bool:
+    """Whether this user may."""
+    before = os.sched_getscheduler(0)
+    with in_real_time():
+        return os.sched_getscheduler(0) != before
+
+
 def waited_s() -> float | None:
     """Seconds since its start that this thread was ready to run and had no CPU; None where the kernel does not tell."""
     try:

@@ -73,6 +73,16 @@ def test_what_disturbs_a_measurement_is_a_warning_with_its_consequence(check: Ch
     assert advice in (check.advice or "")
 
 
+def test_load_generator_that_must_wait_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.sched_setscheduler", refuse)
+    found = doctor.check_turn()
+
+    assert (found.status, found.finding) == ("warning", "may not be scheduled before the engine")
+
+
 def test_threads_bound_by_hand_are_fine_on_several_numa_nodes() -> None:
     bound = config(server=Server(omp_threads_bind="0-31"))
     assert doctor.check_numa(bound, node(numa_nodes=2)).status == "ok"

@@ -6,18 +6,14 @@ import sys
 
 import pytest
 
-from tasks.real_time import in_real_time, waited_s
+from tasks.real_time import in_real_time, may_be_in_real_time, waited_s
 
 SHOW = "import os; print(os.sched_getscheduler(0))"
 
 
-def _may() -> bool:
-    before = os.sched_getscheduler(0)
-    with in_real_time():
-        return os.sched_getscheduler(0) != before
-
-
-@pytest.mark.skipif(not _may(), reason="this user may not schedule in real time: neither root nor a limit on rtprio")
+@pytest.mark.skipif(
+    not may_be_in_real_time(), reason="this user may not schedule in real time: neither root nor a limit on rtprio"
+)
 def test_thread_is_in_real_time_meanwhile_and_what_it_starts_is_not() -> None:
     with in_real_time():
         assert os.sched_getscheduler(0) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
@@ -33,6 +29,7 @@ def test_user_who_may_not_measures_as_any_process(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
     with in_real_time():
         assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    assert not may_be_in_real_time()
 
 
 def test_waiting_only_grows() -> None:
