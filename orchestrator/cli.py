@@ -4,7 +4,6 @@ import errno
 import json
 import logging
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from orchestrator.command_line import typed_command
 from orchestrator.compose import compose, compose_all
 from orchestrator.config import SweepConfig, Tracking
 from orchestrator.confirmation_text import not_taken
@@ -77,7 +77,7 @@ def sweep(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
 
     hardware=[A,B] makes a sweep of each kind of node, all at the same time, and compares them.
     """
-    _measure(compose_all(overrides or [], config_dir))
+    _measure(compose_all(overrides or [], config_dir), typed_command())
 
 
 @app.command(epilog=examples("plan sweep=xeon_dflash", "plan model=qwen3_8b hardware=r8i_16xlarge server=xeon --json"))
@@ -294,9 +294,9 @@ def run_on_head(uri: Annotated[str, typer.Argument(metavar="S3_URI")]) -> None:
     from orchestrator.fleet_copies import fetch_earlier
     from orchestrator.fleet_sweep import fetched_sweep
 
-    config = fetched_sweep(uri)
+    config, command = fetched_sweep(uri)
     fetch_earlier(config, out)
-    _measure([config])
+    _measure([config], command)
 
 
 UNCUT = 10_000
@@ -328,14 +328,15 @@ def main() -> None:
         sys.exit(OrchestratorError.exit_code)
 
 
-def _measure(configs: Sequence[SweepConfig]) -> None:
+def _measure(configs: Sequence[SweepConfig], command: str) -> None:
+    """`command` is what was typed for it."""
     # Ray, MLflow and transformers load only where something runs.
     from orchestrator.sweep import require_complete, run_sweeps
 
     try:
-        finished = run_sweeps(configs, out, _typed_command())
+        finished = run_sweeps(configs, out, command)
     except KeyboardInterrupt:
-        text = f"interrupted: what was measured is kept; the same command continues: {_typed_command()}"
+        text = f"interrupted: what was measured is kept; the same command continues: {command}"
         err.print(text, markup=False, highlight=False)
         raise
     for config, (sweep_dir, selection) in zip(configs, finished, strict=True):
@@ -379,7 +380,3 @@ def _say_unfinished(found: Unfinished | None) -> None:
     """On stderr: what these commands print are the files they write."""
     if found:
         err.print(unfinished_text(found), style="yellow", markup=False, highlight=False)
-
-
-def _typed_command() -> str:
-    return shlex.join(["orchestrator", *sys.argv[1:]])

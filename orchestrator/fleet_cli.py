@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from orchestrator.command_line import typed_command
 from orchestrator.compose import compose
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def sweep(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     from orchestrator.preview import preview
 
     config = compose(overrides or [], config_dir)
-    start_sweep(_context(overrides, config_dir), config, preview(config).expected)
+    start_sweep(_context(overrides, config_dir), config, preview(config).expected, typed_command())
 
 
 @fleet_app.command()

@@ -25,6 +25,8 @@ from orchestrator.fleet_prices import priced
 from orchestrator.forecast import Forecast
 
 CONFIG = "config.yaml"
+COMMAND = "command.txt"
+"""What was typed to send the sweep."""
 HEAD_FOLDER = Path("/srv/specsweep/results")
 """On the head's volume, as its container sees it: results and fetched inputs outlive the container."""
 MLFLOW_PORT = 5000
@@ -35,11 +37,12 @@ BEGUN = 'for f in "$1"/*/plan.json; do test ! -e "$f" || test -e "${f%/*}/select
 _INPUTS = re.compile(r"s3://[a-z0-9.-]+/inputs/([0-9a-f]{64})")
 
 
-def start_sweep(ctx: Context, config: SweepConfig, expected: Forecast | None) -> None:
+def start_sweep(ctx: Context, config: SweepConfig, expected: Forecast | None, command: str) -> None:
     """Start `config` on the fleet's head and say how to follow it.
 
     Args:
         expected: what it takes; None where there is nothing to estimate from.
+        command: what was typed, for the report.
 
     Raises:
         ConfigError: the fleet is not up, has no worker, ends before the sweep can, or a prompt file is missing;
@@ -62,11 +65,11 @@ def start_sweep(ctx: Context, config: SweepConfig, expected: Forecast | None) ->
     if expected is not None:
         _require_time(ctx, config.name, expected.typical(num_nodes).wall_h.low, head, outputs["results_bucket"])
     renew(ctx)
-    uri = _send_inputs(for_head(config, ctx.aws, outputs), outputs["results_bucket"], ctx.folder / NODES)
+    uri = _send_inputs(for_head(config, ctx.aws, outputs), outputs["results_bucket"], ctx.folder / NODES, command)
     head_id = outputs["head_instance_id"]
     job = f"{config.name}-{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
-    command = ["ray", "job", "submit", "--no-wait", "--submission-id", job, "--", "orchestrator", "fleet", "run", uri]
-    on_head(ctx.aws, head_id, command)
+    submit = ["ray", "job", "submit", "--no-wait", "--submission-id", job, "--", "orchestrator", "fleet", "run", uri]
+    on_head(ctx.aws, head_id, submit)
     _require_begun(ctx, head_id, job)
     ctx.console.print(f"Started {job} on the head {head_id}; this machine may be switched off.", highlight=False)
     _say_how_to_follow(ctx, config.name, job, head, outputs)
@@ -158,8 +161,8 @@ def for_head(config: SweepConfig, aws: Aws, outputs: Mapping[str, Any]) -> Sweep
     )
 
 
-def fetched_sweep(uri: str, folder: Path = HEAD_FOLDER) -> SweepConfig:
-    """On the head: the configuration that `start_sweep` sent to `uri`, its prompt files beside it.
+def fetched_sweep(uri: str, folder: Path = HEAD_FOLDER) -> tuple[SweepConfig, str]:
+    """On the head: the configuration that `start_sweep` sent to `uri`, its prompt files beside it, and its command.
 
     Raises:
         ArtifactsFailed, ConfigError: it is not there, damaged, or of another version of this tool.
@@ -172,10 +175,11 @@ def fetched_sweep(uri: str, folder: Path = HEAD_FOLDER) -> SweepConfig:
     config = load_yaml(inputs / CONFIG)
     if config.cluster.aws is not None:
         remember(folder / f"{config.cluster.aws.name}-{NODES}", remembered(inputs / NODES), datetime.now(UTC))
-    return _with_data_files(config, lambda name, file: str(inputs / file))
+    command = (inputs / COMMAND).read_text(encoding="utf-8")
+    return _with_data_files(config, lambda name, file: str(inputs / file)), command
 
 
-def _send_inputs(config: SweepConfig, bucket: str, nodes: Path) -> str:
+def _send_inputs(config: SweepConfig, bucket: str, nodes: Path, command: str) -> str:
     """Where the head finds configuration, prompts and the fleet's machines of before, which count towards the budget:
     named after their content, so that nothing is overwritten."""
     with tempfile.TemporaryDirectory(prefix="specsweep-") as temporary:
@@ -191,6 +195,7 @@ def _send_inputs(config: SweepConfig, bucket: str, nodes: Path) -> str:
 
         text = to_yaml(_with_data_files(config, copied))
         (folder / CONFIG).write_text(text, encoding="utf-8")
+        (folder / COMMAND).write_text(command, encoding="utf-8")
         if nodes.exists():
             shutil.copyfile(nodes, folder / NODES)
         digest = hashlib.sha256()

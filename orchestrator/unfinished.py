@@ -79,12 +79,7 @@ def _lacking(found: Unfinished) -> list[str]:
 
 
 def _what_continues(found: Unfinished) -> str:
-    if found.command is None:
-        command = "the command that it was measured with"
-    elif found.command.startswith("orchestrator fleet run"):  # on a fleet's head, by `fleet sweep` elsewhere
-        command = "`orchestrator fleet sweep` with the same arguments"
-    else:
-        command = f"`{found.command}`"
+    command = f"`{found.command}`" if found.command else "the command that it was measured with"
     if found.budget is None:
         return f"{command} continues.".replace("the command", "The command", 1)
     return f"The budget is spent ({found.budget}): {command} with a larger one continues."

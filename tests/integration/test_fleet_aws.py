@@ -41,6 +41,7 @@ from tests.standin import free_port
 
 GROUP = "specsweep-r8i_16xlarge"
 TYPE = "r8i.16xlarge"
+TYPED = "orchestrator fleet sweep"
 OVERRIDES = [
     "sweep=xeon_dflash",
     "cluster=aws",
@@ -420,15 +421,16 @@ def test_sweep_goes_to_the_head_with_its_prompts_and_comes_back_the_same(
     ctx = made(tmp_path, said, *own)
     give_state(ctx, head_id(cloud))
 
-    start_sweep(ctx, compose([*OVERRIDES, *own]), None)
+    start_sweep(ctx, compose([*OVERRIDES, *own]), None, TYPED)
 
-    (command,) = [c for c in cloud.client("ssm").list_commands()["Commands"] if "submit" in str(c["Parameters"])]
-    words = run_with_stub_docker(command["Parameters"]["commands"][0], tmp_path)
+    (run,) = [c for c in cloud.client("ssm").list_commands()["Commands"] if "submit" in str(c["Parameters"])]
+    words = run_with_stub_docker(run["Parameters"]["commands"][0], tmp_path)
     job, uri = words[words.index("--submission-id") + 1], words[-1]
     assert words[:5] == ["exec", "specsweep-head", "ray", "job", "submit"]
     assert words[words.index("--") + 1 : -1] == ["orchestrator", "fleet", "run"]
     assert job in said.getvalue()
-    sent = fetched_sweep(uri, tmp_path / "head")
+    sent, command = fetched_sweep(uri, tmp_path / "head")
+    assert command == TYPED
     data_files = sent.datasets["custom"].data_files
     assert data_files is not None
     assert Path(data_files).read_text() == prompts.read_text()
@@ -455,10 +457,10 @@ def test_budget_counts_what_ended_before_the_sweep_was_sent_to_the_head(
     )
     remember(ctx.folder / NODES, [forgotten], ended)
 
-    start_sweep(ctx, compose([*OVERRIDES, *own]), None)
+    start_sweep(ctx, compose([*OVERRIDES, *own]), None, TYPED)
     *_, command = [c for c in cloud.client("ssm").list_commands()["Commands"] if "submit" in str(c["Parameters"])]
     uri = run_with_stub_docker(command["Parameters"]["commands"][0], tmp_path)[-1]
-    sent = fetched_sweep(uri, tmp_path / "head")
+    sent, _ = fetched_sweep(uri, tmp_path / "head")
     sent = sent.model_copy(update={"results_dir": str(tmp_path / "head")})
     now = datetime.now(UTC)
     left = LeaseKeeper(sent, fleet_of(sent), Console(file=said)).renew() - now
@@ -488,7 +490,7 @@ def test_job_that_fails_at_once_is_told_with_its_log(
     monkeypatch.setattr(fleet_sweep, "LOOK_EVERY_S", 0.0)
 
     with pytest.raises(FleetFailed, match=r"failed on the head i-.* at once: No module named 'boto3'"):
-        start_sweep(ctx, compose(OVERRIDES), None)
+        start_sweep(ctx, compose(OVERRIDES), None, TYPED)
     assert "Traceback ...\nNo module named" in said.getvalue()
     assert "Started" not in said.getvalue()
 
@@ -497,9 +499,9 @@ def test_same_sweep_sent_twice_lies_once_in_the_bucket(cloud: Aws, ctx: Context)
     give_state(ctx, head_id(cloud))
     config = compose(OVERRIDES)
 
-    start_sweep(ctx, config, None)
+    start_sweep(ctx, config, None, TYPED)
     before = aws.keys()
-    start_sweep(ctx, config, None)
+    start_sweep(ctx, config, None, TYPED)
 
     assert aws.keys() == before
 
@@ -520,7 +522,7 @@ def test_missing_prompt_file_is_said_before_anything_is_sent(cloud: Aws, tmp_pat
     give_state(ctx, head_id(cloud))
 
     with pytest.raises(ConfigError, match=r"datasets\.custom\.data_files=nowhere\.jsonl: no such file"):
-        start_sweep(ctx, compose([*OVERRIDES, *own]), None)
+        start_sweep(ctx, compose([*OVERRIDES, *own]), None, TYPED)
     assert aws.keys() == []
 
 
@@ -529,7 +531,7 @@ def test_sweep_on_released_workers_says_how_to_get_some(cloud: Aws, ctx: Context
     release(cloud, "specsweep")
 
     with pytest.raises(ConfigError, match="fleet scale 1"):
-        start_sweep(ctx, compose(OVERRIDES), None)
+        start_sweep(ctx, compose(OVERRIDES), None, TYPED)
 
 
 def of_hours(hours: float) -> Forecast:
@@ -560,10 +562,10 @@ def test_sweep_that_the_head_cannot_see_the_end_of_is_refused(cloud: Aws, tmp_pa
         match=r"xeon_dflash takes at least 6\.0 h here, but the head i-\w+ ends in 5\.0 h, at .* UTC "
         r"\(cluster\.aws\.max_hours=5\); make a new one by .* with cluster\.aws\.max_hours above 6\.0",
     ):
-        start_sweep(ctx, compose([*OVERRIDES, *own]), of_hours(6))
+        start_sweep(ctx, compose([*OVERRIDES, *own]), of_hours(6), TYPED)
     assert aws.keys() == []
 
-    start_sweep(ctx, compose([*OVERRIDES, *own]), of_hours(4))
+    start_sweep(ctx, compose([*OVERRIDES, *own]), of_hours(4), TYPED)
     assert "on the next head the same command continues" in said.getvalue()
 
 
@@ -575,10 +577,10 @@ def test_begun_sweep_uses_what_time_the_head_has_left(cloud: Aws, tmp_path: Path
     aws.put(f"{folder}/plan.json", b"{}")
     aws.put(f"{folder}/ledger.jsonl", b"{}\n")
 
-    start_sweep(ctx, compose([*OVERRIDES, *own]), of_hours(6))
+    start_sweep(ctx, compose([*OVERRIDES, *own]), of_hours(6), TYPED)
     aws.put(f"{folder}/selection.json", b"{}")
     with pytest.raises(ConfigError, match="takes at least"):
-        start_sweep(ctx, compose([*OVERRIDES, *own]), of_hours(6))
+        start_sweep(ctx, compose([*OVERRIDES, *own]), of_hours(6), TYPED)
 
 
 def test_head_tells_whether_a_sweep_was_begun_on_it(tmp_path: Path) -> None:
@@ -600,7 +602,7 @@ def test_sweep_on_a_head_that_has_ended_says_how_to_get_another(cloud: Aws, ctx:
     cloud.client("ec2").terminate_instances(InstanceIds=[head_id(cloud)])
 
     with pytest.raises(ConfigError, match="the head of fleet specsweep has ended; `orchestrator fleet up`"):
-        start_sweep(ctx, compose(OVERRIDES), None)
+        start_sweep(ctx, compose(OVERRIDES), None, TYPED)
 
 
 @pytest.mark.parametrize("uri", ["s3://b/other/0", "s3://b/inputs/../x", "file:///etc", f"s3://b/inputs/{'0' * 64}/x"])

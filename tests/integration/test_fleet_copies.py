@@ -101,8 +101,10 @@ def test_head_fetches_before_it_measures(cloud: Aws, tmp_path: Path, monkeypatch
     sweep = measure(on_a_head(tmp_path / "old"), num_lines=3)
     rescue(tmp_path / "old", "i-old")
     new, there = on_a_head(tmp_path / "new"), []
-    monkeypatch.setattr(fleet_sweep, "fetched_sweep", lambda uri: new)
-    monkeypatch.setattr(cli, "_measure", lambda configs: there.append((tmp_path / "new" / sweep.sweep_id).is_dir()))
+    monkeypatch.setattr(fleet_sweep, "fetched_sweep", lambda uri: (new, "orchestrator fleet sweep"))
+    monkeypatch.setattr(
+        cli, "_measure", lambda configs, command: there.append((tmp_path / "new" / sweep.sweep_id).is_dir())
+    )
 
     cli.run_on_head("s3://b/inputs/0")
 

@@ -117,10 +117,3 @@ def test_sweep_whose_budget_is_spent_says_so(ledger: Ledger) -> None:
     assert said.endswith(
         "The budget is spent (search.max_blocks=12): `orchestrator sweep name=small` with a larger one continues."
     )
-
-
-def test_sweep_of_a_fleet_is_continued_from_where_the_fleet_was_started(ledger: Ledger) -> None:
-    said = text(make(), ledger, command="orchestrator fleet run s3://bucket/inputs/1")
-
-    assert said is not None
-    assert said.endswith("`orchestrator fleet sweep` with the same arguments continues.")
