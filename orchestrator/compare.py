@@ -165,11 +165,19 @@ def not_told_apart(
 def blocks_to_settle(
     candidates: Sequence[Candidate], choosing: Choosing, num_blocks: int, noise: VisitNoise, rules: SelectionRules
 ) -> int | None:
-    """About how many blocks an arm would settle an undecided choice: a proven gain of the best one, or of one as good,
+    """About how many blocks an arm would settle an undecided choice; None where it is decided, and where that would be
+    more than MOST_TIMES as many: then it hardly matters."""
+    times = times_to_settle(candidates, choosing, noise, rules)
+    return math.ceil(num_blocks * times) + 1 if times is not None and times <= MOST_TIMES else None
+
+
+def times_to_settle(
+    candidates: Sequence[Candidate], choosing: Choosing, noise: VisitNoise, rules: SelectionRules
+) -> float | None:
+    """How many times the blocks would settle an undecided choice: a proven gain of the best arm, or of one as good,
     where that is above the baseline; else the exclusion of a gain by every one that is open.
 
-    None where it is decided, and where more than MOST_TIMES as many would be needed: then it hardly matters, or the
-    noise between visits alone keeps it open, which blocks do not reduce.
+    None where it is decided; infinite where the noise between visits alone keeps it open, which blocks do not reduce.
     """
     if choosing.verdict != "undecided":
         return None
@@ -177,18 +185,15 @@ def blocks_to_settle(
     confidence = simultaneous(rules.confidence, len(candidates))
     if candidates[choosing.leader].estimate.mean > least:
         best = [candidates[at].estimate for at in _tied(candidates, choosing.leader, rules)]
-        needed = min(
+        return min(
             _times_as_many(found, found.half_width(noise, confidence), found.mean, noise)
             for found in best
             if found.mean > least
         )
-    else:
-        others = [candidates[at].estimate for at in choosing.open_ones]
-        needed = max(
-            _times_as_many(found, found.half_width(noise, rules.confidence), least - found.mean, noise)
-            for found in others
-        )
-    return math.ceil(num_blocks * needed) + 1 if needed <= MOST_TIMES else None
+    return max(
+        _times_as_many(found, found.half_width(noise, rules.confidence), least - found.mean, noise)
+        for found in (candidates[at].estimate for at in choosing.open_ones)
+    )
 
 
 def _times_as_many(found: Estimate, half_width: float, distance: float, noise: VisitNoise) -> float:

@@ -92,6 +92,11 @@ def print_comparison(compared: SweepComparison, a: str, b: str, out: Console) ->
         )
     out.print(_gains_table(compared.rows))
     out.print(_rates_table(compared.rows))
+    if any(row.is_paired for row in compared.rows):
+        out.print(
+            "A → B is each sweep's own mean over all its blocks; the ratio beside it is of the blocks that both have.",
+            highlight=False,
+        )
     if not all(row.is_paired for row in compared.rows):
         out.print("* other prompts in A and B, so that the means are compared and not the blocks", highlight=False)
     for side, names in (("A", compared.only_in_a), ("B", compared.only_in_b)):

@@ -42,7 +42,7 @@ def deployment_files(server: MeasuredServer, hardware: Hardware, user: str) -> d
 
 
 def _about(server: MeasuredServer, hardware: Hardware) -> list[str]:
-    lines = [f"{server.arm} on {hardware.name}, as it was measured. Written by `orchestrator export`."]
+    lines = [f"{server.arm} on {hardware.name}, as the sweep serves it. Written by `orchestrator export`."]
     if server.cpus:
         lines.append(
             "One of the node's servers, on the first of its NUMA nodes; `orchestrator select` prints them all."

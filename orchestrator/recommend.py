@@ -46,9 +46,9 @@ def batch_size_schedules(plan: Plan, workloads: Sequence[WorkloadResult]) -> tup
     """Per dataset, from the verdicts at each concurrency.
 
     Between two measured levels the smaller of both k holds, above the last one none: nothing was measured there.
-    An undecided level counts as 0. Datasets where no level speculates have no schedule, nor those where levels chose
-    different methods or one that takes none, nor a sweep that varied server settings (a schedule switches k alone), nor
-    an open loop, whose levels are no batch sizes.
+    An undecided level counts as 0. Datasets where no level speculates, or with a single level, have no schedule, nor
+    those where levels chose different methods or one that takes none, nor a sweep that varied server settings (a
+    schedule switches k alone), nor an open loop, whose levels are no batch sizes.
     """
     if any(arm.settings for arm in plan.arms):
         return ()
@@ -60,7 +60,7 @@ def batch_size_schedules(plan: Plan, workloads: Sequence[WorkloadResult]) -> tup
             if workload.dataset == dataset and workload.max_concurrency is not None
         }
         methods = {best.method for best in chosen.values() if best and best.num_speculative_tokens}
-        if len(methods) == 1 and all(METHODS[method].takes_schedule for method in methods):
+        if len(chosen) > 1 and len(methods) == 1 and all(METHODS[method].takes_schedule for method in methods):
             levels = {level: best.num_speculative_tokens if best else 0 for level, best in chosen.items()}
             ranges = batch_size_ranges(levels, plan.baseline.server.max_num_seqs)
             found.append(Schedule(dataset=dataset, method=methods.pop(), num_speculative_tokens_per_batch_size=ranges))

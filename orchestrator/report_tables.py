@@ -273,7 +273,8 @@ def prompts_table(plan: Plan) -> TableView:
 def provenance_table(provenance: Provenance, ledger: LedgerView) -> TableView:
     rows = [("Plan", provenance.plan_id), ("Commit", provenance.git_commit or DASH)]
     rows += [(f"Version of {name}", version) for name, version in provenance.versions.items()]
-    nodes = {visit.node: visit.node_info for visit in ledger.visits() if visit.node_info}
+    # As the first visit found it: later the load is the sweep's own.
+    nodes = {visit.node: visit.node_info for visit in reversed(list(ledger.visits())) if visit.node_info}
     hardware = {name: value for name, value in provenance.hardware.items() if name != "nodes" or not nodes}
     rows += [(f"Hardware: {name}", _plain(value)) for name, value in hardware.items()]
     rows += [(f"Node {name}", _node(info)) for name, info in nodes.items()]

@@ -21,6 +21,7 @@ from orchestrator.compare import (
     choose,
     compare_cells,
     not_told_apart,
+    times_to_settle,
 )
 from orchestrator.config import SelectionRules
 from orchestrator.constraints import broken, meets
@@ -150,7 +151,8 @@ def _decide(judged: Sequence[Judged], workload: WorkloadCell, found: Comparisons
         return _with(result, "baseline", baseline, reason=reason)
     fewest = min(arms[at].result.num_blocks for at in choosing.open_ones)
     more = blocks_to_settle(candidates, choosing, fewest, found.noise, rules)
-    reason = f"{_why_open(arms, choosing, rules)}; {_what_settles(more, fewest, workload, found)}"
+    times = times_to_settle(candidates, choosing, found.noise, rules) or math.inf
+    reason = f"{_why_open(arms, choosing, rules)}; {_what_settles(times, more, fewest, workload, found)}"
     return _with(result, reason=reason, contenders=[arms[at] for at in choosing.open_ones], blocks_to_settle=more)
 
 
@@ -237,10 +239,13 @@ def _why_open(arms: Sequence[Judged], choosing: Choosing, rules: SelectionRules)
     return f"{_figure(best, rules)}, but too noisy to exclude a gain: {others}"
 
 
-def _what_settles(more: int | None, num_blocks: int, workload: WorkloadCell, found: Comparisons) -> str:
-    if more is None:
+def _what_settles(times: float, more: int | None, num_blocks: int, workload: WorkloadCell, found: Comparisons) -> str:
+    """`times` as many blocks as the `num_blocks`, together `more` where that is within reason."""
+    if math.isinf(times):
         starts = 100 * math.sqrt(found.noise.variance)
         return f"more blocks alone would not settle it, where two starts of a server differ by {starts:.2g} %"
+    if more is None:
+        return f"it would take about {times:.0f} times the blocks to settle it"
     blocks = found.plan.blocks_of(workload.id)
     num_prompts, usable = more * len(blocks[0].prompt_indices), found.plan.prompts[workload.dataset].num_usable
     settled = f"about {more} blocks instead of {num_blocks} would settle it"

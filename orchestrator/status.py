@@ -18,6 +18,8 @@ from orchestrator.sweep_dir import SweepDir
 from orchestrator.terminal import verdict_table
 
 REFRESH_S = 2.0
+PIPED_WIDTH = 100
+"""Columns where there is no terminal."""
 
 
 def show_status(sweep_dir: SweepDir, out: Console, *, watch: bool, as_json: bool) -> None:
@@ -61,7 +63,14 @@ def _running_view(sweep_dir: SweepDir, out: Console) -> Group:
     if live is None:
         return Group(Text(f"{sweep_dir.sweep_id} is starting", style="bold"))
     title = Text(f"{sweep_dir.sweep_id}, as of {live.updated_utc}", style="bold")
-    return Group(title, live_view(live, width=out.width, height=out.height - 2 if out.is_terminal else None))
+    return Group(
+        title,
+        live_view(
+            live,
+            width=out.width if out.is_terminal else PIPED_WIDTH,
+            height=out.height - 2 if out.is_terminal else None,
+        ),
+    )
 
 
 def _ended_view(sweep_dir: SweepDir, found: Outcome) -> Group:

@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.compare import MOST_TIMES, Candidate, Choosing, blocks_to_settle, choose, not_told_apart
+from orchestrator.compare import (
+    MOST_TIMES,
+    Candidate,
+    Choosing,
+    blocks_to_settle,
+    choose,
+    not_told_apart,
+    times_to_settle,
+)
 from orchestrator.config import SelectionRules
 from orchestrator.estimate import Estimate, Paired, VisitNoise, simultaneous
 from tests.unit.builders import QUIET, compare, make_plan, measured
@@ -152,6 +160,16 @@ def test_blocks_reduce_only_their_own_part_of_the_noise() -> None:
 
     assert blocks_to_settle(shared, choose(shared, few, QUIET), 4, few, QUIET) == 4 * 4 + 1
     assert blocks_to_settle(shared, choose(shared, many, QUIET), 4, many, QUIET) is None
+
+
+def test_more_than_blocks_within_reason_is_told_from_what_no_block_settles() -> None:
+    far = [candidate(3, math.exp(0.02), half_width=0.1)]
+    visits = VisitNoise(0.05**2, 4)
+    same_visit = [Candidate(3, Estimate(math.log(1.02), 0.0, FREEDOM, {"arm": 1.0}))]
+
+    assert times_to_settle(far, chosen(*far), NO_NOISE, QUIET) == pytest.approx(25)
+    assert blocks_to_settle(far, chosen(*far), 4, NO_NOISE, QUIET) is None
+    assert times_to_settle(same_visit, choose(same_visit, visits, QUIET), visits, QUIET) == math.inf
 
 
 def test_decided_choice_needs_nothing() -> None:

@@ -183,7 +183,7 @@ def test_methods_that_read_no_schedule_and_sweeps_that_vary_more_than_k_get_none
 
 @settings(deadline=None)
 @given(
-    st.dictionaries(st.integers(1, 80), st.sampled_from([None, 0, 1, 3, 7]), min_size=1, max_size=5),
+    st.dictionaries(st.integers(1, 80), st.sampled_from([None, 0, 1, 3, 7]), min_size=2, max_size=5),
     st.integers(1, 70),
 )
 def test_schedule_is_contiguous_safe_between_levels_and_off_above_the_last(
@@ -214,7 +214,7 @@ def test_schedule_is_contiguous_safe_between_levels_and_off_above_the_last(
         ({1: 7, 4: 3, 16: 0}, [[1, 1, 7], [2, 4, 3], [5, 64, 0]]),
         ({1: 3, 4: 7}, [[1, 3, 3], [4, 4, 7], [5, 64, 0]]),
         ({2: 7, 8: None, 16: 7}, [[1, 2, 7], [3, 15, 0], [16, 16, 7], [17, 64, 0]]),
-        ({1: 7}, [[1, 1, 7], [2, 64, 0]]),
+        ({1: 7, 2: 0}, [[1, 1, 7], [2, 64, 0]]),
     ],
 )
 def test_schedule_in_vllms_form(best: dict[int, int | None], expected: list[list[int]]) -> None:
@@ -235,14 +235,19 @@ def test_dataset_where_no_level_speculates_has_no_schedule() -> None:
 
 
 def test_each_dataset_has_its_own_schedule() -> None:
-    results = [workload(dataset="code", best=7), workload(dataset="math", best=3), workload(dataset="chat", best=0)]
+    best = {"code": 7, "math": 3, "chat": 0}
+    results = [workload(dataset=name, best=k, concurrency=level) for name, k in best.items() for level in (1, 4)]
 
     schedules = batch_size_schedules(make_plan(GRID), results)
 
     assert [(s.dataset, s.num_speculative_tokens_per_batch_size[0]) for s in schedules] == [
-        ("code", (1, 1, 7)),
-        ("math", (1, 1, 3)),
+        ("code", (1, 4, 7)),
+        ("math", (1, 4, 3)),
     ]
+
+
+def test_single_level_makes_no_schedule_since_nothing_was_measured_at_other_batches() -> None:
+    assert batch_size_schedules(make_plan(GRID), [workload(best=7)]) == ()
 
 
 def test_open_loop_has_a_crossover_and_no_schedule_because_a_rate_is_no_batch_size() -> None:
