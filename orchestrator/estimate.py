@@ -62,7 +62,7 @@ def pair_blocks(arm: Iterable[Score], baseline: Iterable[Score]) -> dict[str, Pa
         reference = references.get((score.block_id, score.node))
         if reference:
             paired[score.block_id].append(_against(score, reference))
-    return {block_id: _mean(found) for block_id, found in sorted(paired.items())}
+    return {block_id: mean_of(found) for block_id, found in sorted(paired.items())}
 
 
 def _against(score: Score, reference: Sequence[Score]) -> Paired:
@@ -85,7 +85,7 @@ def alone(scores: Iterable[Score]) -> dict[str, Paired]:
     found: defaultdict[str, list[Paired]] = defaultdict(list)
     for score in scores:
         found[score.block_id].append(Paired(score.value, {score.visit_id: 1.0}))
-    return {block_id: _mean(repeats) for block_id, repeats in sorted(found.items())}
+    return {block_id: mean_of(repeats) for block_id, repeats in sorted(found.items())}
 
 
 def difference(left: Mapping[str, Paired], right: Mapping[str, Paired]) -> dict[str, Paired]:
@@ -99,7 +99,8 @@ def difference(left: Mapping[str, Paired], right: Mapping[str, Paired]) -> dict[
     }
 
 
-def _mean(found: Sequence[Paired]) -> Paired:
+def mean_of(found: Sequence[Paired]) -> Paired:
+    """Of repeats of one block."""
     if len(found) == 1:
         return found[0]
     share = 1 / len(found)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orchestrator.estimate import Estimate, Paired, Score, alone, difference
+from orchestrator.estimate import Estimate, Paired, Score, alone, difference, mean_of
 
 
 class NodeSpread(NamedTuple):
@@ -49,7 +49,7 @@ def same_node_pairs(a: Sequence[Score], b: Sequence[Score]) -> dict[str, Paired]
     for node in sorted(left.keys() & right.keys()):
         for block_id, paired in difference(alone(right[node]), alone(left[node])).items():
             found[block_id].append(paired)
-    return {block_id: _mean(repeats) for block_id, repeats in sorted(found.items())}
+    return {block_id: mean_of(repeats) for block_id, repeats in sorted(found.items())}
 
 
 def node_shares(a: Sequence[Score], b: Sequence[Score]) -> dict[str, float]:
@@ -76,11 +76,3 @@ def _by_node(scores: Iterable[Score]) -> dict[str, list[Score]]:
     for score in scores:
         found[score.node].append(score)
     return dict(found)
-
-
-def _mean(found: Sequence[Paired]) -> Paired:
-    visits: defaultdict[str, float] = defaultdict(float)
-    for paired in found:
-        for visit_id, share in paired.visits.items():
-            visits[visit_id] += share / len(found)
-    return Paired(fmean(paired.log_ratio for paired in found), visits)
