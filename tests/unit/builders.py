@@ -191,3 +191,18 @@ def write_all(ledger: Ledger, plan: Plan, *, node: str = "a") -> None:
 def _prompts(name: str) -> PromptSet:
     prompts = tuple(Prompt(messages=(Message(role="user", content=f"{name} {index}"),)) for index in range(1500))
     return PromptSet(prompts=prompts, num_read=len(prompts), num_too_long=0)
+
+
+def visit_of(arm: Arm, node: str = "a", **changes: object) -> VisitRecord:
+    """A visit's own record, without blocks."""
+    record = VisitRecord(
+        visit_id=f"{arm.id}-{node}",
+        arm_id=arm.id,
+        attempt=1,
+        phase="arm",
+        node=node,
+        started_utc="",
+        wall_s=1,
+        num_blocks=0,
+    )
+    return record.model_copy(update=changes)

@@ -14,7 +14,7 @@ from orchestrator.records import Arm, CpuBinding, VisitRecord
 from orchestrator.selection import Recommendation
 from tasks.demo import resolve_model
 from tasks.server_command import located
-from tests.unit.builders import make_plan
+from tests.unit.builders import make_plan, visit_of
 
 
 def make_arm(k: int = 7, **server: object) -> Arm:
@@ -61,17 +61,7 @@ def test_serve_command_has_the_measured_flags_and_environment() -> None:
 
 def bound_visit(arm: Arm, node: str, cpus: str, bind: str) -> VisitRecord:
     binding = CpuBinding(cpus=cpus, num_cores=4, omp_threads_bind=bind, load_cpus=cpus)
-    return VisitRecord(
-        visit_id=node,
-        arm_id=arm.id,
-        attempt=1,
-        phase="arm",
-        node=node,
-        started_utc="",
-        wall_s=1,
-        num_blocks=0,
-        cpu_binding=binding,
-    )
+    return visit_of(arm, node, cpu_binding=binding)
 
 
 def test_each_numa_node_gets_a_command_with_its_own_cpus_and_port() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from orchestrator.deploy import LIB_IN_IMAGE, recommend_commands
 from orchestrator.measured_server import bindings_of, measured_servers
 from orchestrator.records import Arm, CpuBinding, VisitRecord
-from tests.unit.builders import make_plan
+from tests.unit.builders import make_plan, visit_of
 
 COMMIT = "a" * 40
 
@@ -17,16 +17,7 @@ def arm(arm_id: str, **server: object) -> Arm:
 
 def visit(of: Arm, node: str = "a", bind: str | None = None, **changes: object) -> VisitRecord:
     binding = bind and CpuBinding(cpus=f"0-{bind}", num_cores=4, omp_threads_bind=bind, load_cpus="0")
-    return VisitRecord(
-        visit_id=f"{of.id}-{node}",
-        arm_id=of.id,
-        attempt=1,
-        phase="arm",
-        node=node,
-        started_utc="",
-        wall_s=1,
-        num_blocks=0,
-    ).model_copy(update={"cpu_binding": binding or None, **changes})
+    return visit_of(of, node, cpu_binding=binding or None, **changes)
 
 
 def binds(of: Arm, arms: Sequence[Arm], visits: Sequence[VisitRecord]) -> list[str]:
